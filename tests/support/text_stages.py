@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from vivace.errors import RequestError
-from vivace.script.parts import PartReader, SpokenText
+from vivace.script.parts import PartReader
 from vivace.script.script import plan_parts
 from vivace.text.breaks import BreakReader
 from vivace.text.letters import Letters
@@ -15,44 +15,41 @@ from vivace.text.options import ScriptOptions
 from vivace.text.pauses import Pause
 from vivace.text.pipeline import Event, TextPipeline
 from vivace.text.plain import PlainRules, PlainText
-from vivace.text.trace import Trace, WrittenWord
+from vivace.text.written_words import NO_WORD, WrittenWord, WrittenWords
 
 
-def plan_texts(
-    text: str, options: ScriptOptions, trace: Trace | None = None
-) -> list[SpokenText | Pause]:
+def plan_utterances(
+    text: str, options: ScriptOptions, words: WrittenWords | None = None
+) -> list[str | Pause]:
     """The parts of a known text in any script; a text without words is a list of pauses."""
     options = replace(options, packing="whole")
-    reader = PartReader(options, Letters.of([]), RequestError, trace=trace)
+    reader = PartReader(options, Letters.of([]), RequestError, words=words)
     parts = plan_parts(text, reader)
     if reader.error is not None and "nothing to say" not in str(reader.error):
         raise reader.error
     return parts
 
 
-def plan_utterances(text: str, options: ScriptOptions) -> list[str | Pause]:
-    return [part if isinstance(part, Pause) else part.text for part in plan_texts(text, options)]
-
-
 def spoken_words(
-    trace: Trace, texts: Iterable[SpokenText | Pause]
+    words: WrittenWords, texts: Iterable[str | Pause]
 ) -> list[tuple[WrittenWord, str]]:
     """Each written word that is spoken, with its spoken letters and digits."""
     spoken: dict[int, str] = {}
     for text in texts:
-        if isinstance(text, SpokenText):
-            letters = filter(str.isalnum, text.text)
-            for letter, owner in zip(letters, text.owners, strict=True):
-                spoken[owner] = spoken.get(owner, "") + letter
-    return [(trace.word(owner), letters) for owner, letters in sorted(spoken.items()) if owner >= 0]
+        if isinstance(text, str):
+            for character, number in zip(text, words.numbers(text), strict=True):
+                if character.isalnum():
+                    spoken[number] = spoken.get(number, "") + character
+    assert NO_WORD not in spoken
+    return [(words[number], letters) for number, letters in sorted(spoken.items())]
 
 
 def written_words(text: str, options: ScriptOptions) -> list[str]:
     """The words of a known text that are spoken, read at their places in the text."""
-    trace = Trace()
-    words = [word for word, _ in spoken_words(trace, plan_texts(text, options, trace))]
-    assert [word.text for word in words] == [text[word.start : word.end] for word in words]
-    return [word.text for word in words]
+    words = WrittenWords()
+    spoken = [word for word, _ in spoken_words(words, plan_utterances(text, options, words))]
+    assert [word.text for word in spoken] == [text[word.start : word.end] for word in spoken]
+    return [word.text for word in spoken]
 
 
 def read_breaks(text: str) -> str:
@@ -71,9 +68,11 @@ def cut(text: str, places: Iterable[int]) -> list[str]:
     return [text[a:b] for a, b in itertools.pairwise(edges)]
 
 
-def read_events(pieces: Iterable[str], options: ScriptOptions) -> list[Event]:
+def read_events(
+    pieces: Iterable[str], options: ScriptOptions, words: WrittenWords | None = None
+) -> list[Event]:
     """All events of a text in pieces, with neighbouring texts joined."""
-    pipeline = TextPipeline(options)
+    pipeline = TextPipeline(options, words)
     joined: list[Event] = []
     for event in [e for piece in pieces for e in pipeline.feed(piece)] + pipeline.finish():
         if isinstance(event, str) and joined and isinstance(joined[-1], str):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from vivace.engine.follower import TextFollower, TextId
 from vivace.text.tokenizer import TextTokenizer
-from vivace.text.trace import find_words
+from vivace.text.written_words import find_words
 
 WORD_START = TextId(is_word=True, begins_word=True)
 WORD_PART = TextId(is_word=True, begins_word=False)

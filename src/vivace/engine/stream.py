@@ -60,8 +60,7 @@ class Stream(Iterator[AudioChunk]):
         writer.check(request)
         self._engine, self._writer, self._request = engine, writer, request
         self._timings = StreamTimings(engine, timer, writer.tokenizer) if timer else None
-        trace = self._timings.trace if self._timings else None
-        self._script = Script(writer, request, trace)
+        self._script = Script(writer, request, self._timings.words if self._timings else None)
         self._wakeups: SimpleQueue[None] = SimpleQueue()
         wakeups = self._wakeups
         self._wake = wake or (lambda: wakeups.put(None))  # no reference to the stream itself

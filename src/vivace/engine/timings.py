@@ -15,9 +15,8 @@ from vivace.engine.frame_block import NO_FRAMES, FrameBlock, join_blocks
 from vivace.engine.utterance import Utterance
 from vivace.script.script import Line
 from vivace.speech import Word
-from vivace.text.normalize import normalize_text
 from vivace.text.tokenizer import TextTokenizer
-from vivace.text.trace import Trace
+from vivace.text.written_words import WrittenWords
 from vivace.timing.timer import Timer
 from vivace.timing.words import IdSpan, WordSpan, find_spans
 
@@ -29,7 +28,7 @@ class StreamTimings:
 
     def __init__(self, engine: Engine, timer: Timer, tokenizer: TextTokenizer) -> None:
         self.engine, self.timer, self.tokenizer = engine, timer, tokenizer
-        self.trace = Trace(count_words=lambda word: len(normalize_text(word).split()))
+        self.words = WrittenWords()  # of the caller's text
         self._last = -1  # the number of the last word returned
 
     def begin(self, utterance: Utterance, line: Line) -> UtteranceTimings:
@@ -45,7 +44,7 @@ class StreamTimings:
         for one in found:
             if one.word <= self._last:  # its first part is in the previous utterance
                 continue
-            self._last, written = one.word, self.trace.word(one.word)
+            self._last, written = one.word, self.words[one.word]
             words.append(
                 Word(
                     text=written.text,
@@ -97,7 +96,7 @@ class UtteranceTimings:
         if self._num_chars < len(text):
             self._num_chars = len(text)
             ids = self._stream.tokenizer.spans(text)
-            self._spans = find_spans(text, self._line.owners, ids)
+            self._spans = find_spans(text, self._stream.words.numbers(text), ids)
 
     def _read(self, block: FrameBlock, is_last: bool) -> None:
         """Runs on the engine's thread."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 
 from vivace.errors import RequestError, TextError
 from vivace.text.letters import Letters, close_gaps
@@ -16,7 +15,8 @@ from vivace.text.options import ScriptOptions
 from vivace.text.packing import Cut
 from vivace.text.pauses import Pause
 from vivace.text.pipeline import Event, TextPipeline
-from vivace.text.trace import Trace
+from vivace.text.spans import join
+from vivace.text.written_words import WrittenWords
 
 MAX_INSIDE_SEAM_S = 0.15  # silence between two utterances of one sentence
 SILENT_S = 0.6  # silence for an utterance without words, such as "..." or "* * *"
@@ -29,23 +29,6 @@ def seam(options: ScriptOptions, cut: Cut) -> Pause:
     if cut.is_paragraph and options.paragraph_s is not None:
         return Pause(options.paragraph_s)
     return Pause(min(options.seam_s, MAX_INSIDE_SEAM_S) if cut.is_inside else options.seam_s)
-
-
-@dataclass(frozen=True, slots=True)
-class SpokenText:
-    """Text of an utterance."""
-
-    text: str
-    owners: Sequence[int] = ()  # with a trace: the written word of each letter and digit
-
-    def keep(self, places: Sequence[int]) -> SpokenText:
-        """The characters at these places."""
-        text = "".join(self.text[place] for place in places)
-        if not self.owners:
-            return SpokenText(text)
-        letters = (place for place, character in enumerate(self.text) if character.isalnum())
-        owner_of = dict(zip(letters, self.owners, strict=True))
-        return SpokenText(text, [owner_of[place] for place in places if place in owner_of])
 
 
 class PartReader:
@@ -61,13 +44,12 @@ class PartReader:
         letter_error: LetterError,
         *,
         skips_letters: bool = False,  # unsupported letters are recorded in `skipped`, not rejected
-        trace: Trace | None = None,
+        words: WrittenWords | None = None,  # collects the words of the text
     ) -> None:
         self._options, self._letters = options, letters
         self._letter_error, self._skips_letters = letter_error, skips_letters
-        self._trace = trace
-        self._pipeline = TextPipeline(options, trace)
-        self._events: deque[SpokenText | Pause | Cut] = deque()
+        self._pipeline = TextPipeline(options, words)
+        self._events: deque[Event] = deque()
         self._beginning = _Beginning(options, letters)
         self._utterance: UtteranceText | None = None  # the last one returned
         self._last_cut = Cut(is_inside=True)
@@ -77,8 +59,6 @@ class PartReader:
         self.skipped: list[str] = []
 
     def feed(self, piece: str) -> None:
-        if self._trace is not None:
-            self._trace.give(piece)
         self._add(self._pipeline.feed(piece))
 
     def finish(self, error: Exception | None = None) -> None:
@@ -116,7 +96,7 @@ class PartReader:
         self._utterance = None
         while self._events:
             event = self._events.popleft()
-            if isinstance(event, SpokenText):
+            if isinstance(event, str):
                 if self._beginning.add(event):
                     self._events.appendleft(self._beginning.take())
                     return self._begin_utterance()
@@ -146,37 +126,36 @@ class PartReader:
     def _end_beginning(self) -> UtteranceText | Pause | None:
         """Return silence for an utterance without words."""
         beginning = self._beginning.take()
-        if (letter := self._letters.find_foreign(beginning.text)) is not None:
+        if (letter := self._letters.find_foreign(beginning)) is not None:
             return self._reject_beginning(beginning, letter)
-        if not beginning.text.strip():
+        if not beginning.strip():
             return None
         self._needs_seam = False
         return Pause(SILENT_S)
 
-    def _reject_beginning(self, beginning: SpokenText, letter: str) -> UtteranceText | Pause | None:
+    def _reject_beginning(self, beginning: str, letter: str) -> UtteranceText | Pause | None:
         """Leave out an utterance with too many foreign letters, or these letters only."""
         if not self._skips_letters:
             self._fail(self._letter_error(letter))
             return None
-        places, runs = self._letters.skip_foreign(beginning.text)
+        own, runs = self._letters.skip_foreign(beginning)
         self.skipped += runs
-        own = beginning.keep(places)
-        if not self._options.is_speakable(own.text):
+        if not self._options.is_speakable(own):
             return None
-        self._events.appendleft(replace(own, text=close_gaps(own.text)))
+        self._events.appendleft(close_gaps(own))
         return self._begin_utterance()
 
-    def take_text(self) -> SpokenText | None:
+    def take_text(self) -> str | None:
         """Return the next text of the current utterance; None at its end or without more text."""
-        if not self._events or not isinstance(self._events[0], SpokenText):
+        text = self._events[0] if self._events else None
+        if not isinstance(text, str):
             return None
-        text = self._events.popleft()
-        assert isinstance(text, SpokenText)
+        self._events.popleft()
         return text
 
     @property
     def is_utterance_over(self) -> bool:
-        is_next = bool(self._events) and not isinstance(self._events[0], SpokenText)
+        is_next = bool(self._events) and not isinstance(self._events[0], str)
         return self.is_over or is_next
 
     def _fail(self, error: Exception | None) -> None:
@@ -186,24 +165,21 @@ class PartReader:
         for event in events:
             if not isinstance(event, str):
                 self._events.append(event)
-            elif (text := self._read_text(event)).text:
+            elif text := self._without_foreign(event):
                 self._events.append(text)
         self._fail(self._pipeline.error)
 
-    def _read_text(self, event: str) -> SpokenText:
-        """Add the owners; leave out foreign letters if the checkpoint rejects each of them."""
-        text = SpokenText(event, self._trace.take(event) if self._trace is not None else ())
-        places, runs = self._letters.skip_foreign(event) if self._letters.is_strict else ((), [])
+    def _without_foreign(self, event: str) -> str:
+        """Leave out foreign letters if the checkpoint rejects each of them."""
+        text, runs = self._letters.skip_foreign(event) if self._letters.is_strict else (event, [])
         if not runs:
             return text
-        text = text.keep(places)
         if not self._skips_letters:
             self._fail(self._letter_error(runs[0][0]))
         self.skipped += runs
-        if not self._options.is_speakable(text.text):
-            return SpokenText("")
-        is_part = self._options.packing == "words"
-        return text if is_part else replace(text, text=close_gaps(text.text))
+        if not self._options.is_speakable(text):
+            return ""
+        return text if self._options.packing == "words" else close_gaps(text)
 
 
 class UtteranceText:
@@ -211,22 +187,17 @@ class UtteranceText:
 
     def __init__(self, reader: PartReader) -> None:
         self._reader = reader
-        self.owners: list[int] = []  # of the text taken so far
         self.is_over = False  # all text was taken
 
     def take(self) -> str | None:
         """Return more text; None at the end of the utterance or if more text must be fed."""
-        part = None if self.is_over else self._reader.take_text()
-        self.is_over |= part is None and self._reader.is_utterance_over
-        if part is None:
-            return None
-        self.owners += part.owners
-        return part.text
+        text = None if self.is_over else self._reader.take_text()
+        self.is_over |= text is None and self._reader.is_utterance_over
+        return text
 
-    def take_all(self) -> SpokenText:
+    def take_all(self) -> str:
         """Return an utterance that is known as a whole."""
-        text = "".join(iter(self.take, None))
-        return SpokenText(text, self.owners)
+        return join(list(iter(self.take, None)))
 
     def skip(self) -> bool:
         """Drop the rest; return False if the end of the utterance is not known yet."""
@@ -240,24 +211,21 @@ class _Beginning:
 
     def __init__(self, options: ScriptOptions, letters: Letters) -> None:
         self._options, self._letters = options, letters
-        self._texts: list[SpokenText] = []
+        self._texts: list[str] = []
         self._is_found, self._num_own, self._num_foreign = False, 0, 0
 
     def __bool__(self) -> bool:
         return bool(self._texts)
 
-    def add(self, part: SpokenText) -> bool:
+    def add(self, text: str) -> bool:
         """Add text; return whether words were found and at least half of the letters are own."""
-        self._texts.append(part)
-        text = part.text
+        self._texts.append(text)
         self._is_found = self._is_found or self._options.is_speakable(text)
         own, foreign = self._letters.count(text)
         self._num_own, self._num_foreign = self._num_own + own, self._num_foreign + foreign
         return self._is_found and self._num_own >= self._num_foreign
 
-    def take(self) -> SpokenText:
-        owners = [owner for one in self._texts for owner in one.owners]
-        text = SpokenText("".join(one.text for one in self._texts), owners)
-        self._texts = []
+    def take(self) -> str:
+        text, self._texts = join(self._texts), []
         self._is_found, self._num_own, self._num_foreign = False, 0, 0
         return text

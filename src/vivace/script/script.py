@@ -10,24 +10,20 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from vivace.errors import RequestError
-from vivace.script.parts import PartReader, SpokenText, UtteranceText, seam
+from vivace.script.parts import PartReader, UtteranceText, seam
 from vivace.script.prompts import PromptWriter
 from vivace.script.request import Request
 from vivace.text.live_tokenizer import LiveTokenizer
 from vivace.text.options import ScriptOptions
 from vivace.text.packing import Cut, WholeTextPacker
 from vivace.text.pauses import Pause
-from vivace.text.trace import Trace
+from vivace.text.written_words import WrittenWords
 
 
 class Line(Protocol):
     """The text of one utterance."""
 
-    text: str  # as far as it is known
-
-    @property
-    def owners(self) -> Sequence[int]:
-        """With a trace: the written word of each letter and digit of `text`."""
+    text: str  # as far as it is known; with word timings a `SpannedText`
 
     @property
     def is_complete(self) -> bool:
@@ -45,8 +41,8 @@ class WholeLine:
 
     is_complete = True
 
-    def __init__(self, text: str, ids: Sequence[int], owners: Sequence[int]) -> None:
-        self.text, self._ids, self.owners = text, ids, owners
+    def __init__(self, text: str, ids: Sequence[int]) -> None:
+        self.text, self._ids = text, ids
 
     def has(self, num_ids: int) -> bool:
         return True
@@ -66,10 +62,6 @@ class LiveLine:
     @property
     def is_complete(self) -> bool:
         return self._utterance.is_over and not self._ids
-
-    @property
-    def owners(self) -> Sequence[int]:
-        return self._utterance.owners
 
     def has(self, num_ids: int) -> bool:
         while len(self._ids) < num_ids and not self._utterance.is_over:
@@ -95,7 +87,10 @@ class Script:
     a live text continues from the voice's own reference, if the voice has one.
     """
 
-    def __init__(self, writer: PromptWriter, request: Request, trace: Trace | None = None) -> None:
+    def __init__(
+        self, writer: PromptWriter, request: Request, words: WrittenWords | None = None
+    ) -> None:
+        """`words` collects the words of the text for word timings."""
         self._writer, self._request = writer, request
         self._options = writer.script_options(request)
         self._reader = PartReader(
@@ -103,18 +98,16 @@ class Script:
             writer.letters,
             writer.letter_error,
             skips_letters=request.options.on_unsupported == "skip",
-            trace=trace,
+            words=words,
         )
-        self._plan: list[SpokenText | Pause] | None = None  # of a known text
+        self._plan: list[str | Pause] | None = None  # of a known text
         self._num_taken = self._num_chars = self._num_chars_taken = 0  # of the plan
         if isinstance(request.text, str):
             self._plan = self._plan_text(request.text)
-            self._num_chars = sum(
-                len(part.text) for part in self._plan if isinstance(part, SpokenText)
-            )
+            self._num_chars = sum(len(part) for part in self._plan if isinstance(part, str))
             self.raise_error()
 
-    def _plan_text(self, text: str) -> list[SpokenText | Pause]:
+    def _plan_text(self, text: str) -> list[str | Pause]:
         if self._request.verbatim:
             return split_verbatim(text, self._options)
         return plan_parts(text, self._reader)
@@ -142,16 +135,16 @@ class Script:
         if isinstance(part, UtteranceText) and self._options.packing == "words":
             tokenizer = LiveTokenizer(self._writer.tokenizer, strip_end=self._options.strip_end)
             return LiveLine(part, tokenizer)
-        whole = part if isinstance(part, SpokenText) else part.take_all()
-        text = whole.text.rstrip() if self._options.strip_end else whole.text
-        return WholeLine(text, self._writer.encode(self._request, text), whole.owners)
+        text = part if isinstance(part, str) else part.take_all()
+        text = text.rstrip() if self._options.strip_end else text
+        return WholeLine(text, self._writer.encode(self._request, text))
 
-    def _take_planned(self) -> SpokenText | Pause | None:
+    def _take_planned(self) -> str | Pause | None:
         if self._plan is None or self.is_over:
             return None
         part = self._plan[self._num_taken]
         self._num_taken += 1
-        self._num_chars_taken += len(part.text) if isinstance(part, SpokenText) else 0
+        self._num_chars_taken += len(part) if isinstance(part, str) else 0
         return part
 
     def feed(self, piece: object) -> None:
@@ -176,11 +169,11 @@ class Script:
             raise self._reader.error
 
 
-def plan_parts(text: str, reader: PartReader) -> list[SpokenText | Pause]:
+def plan_parts(text: str, reader: PartReader) -> list[str | Pause]:
     """All utterances and pauses of a complete text."""
     reader.feed(text)
     reader.finish()
-    parts: list[SpokenText | Pause] = []
+    parts: list[str | Pause] = []
     while (part := reader.next_part()) is not None:
         last = parts[-1] if parts else None
         if isinstance(part, UtteranceText):
@@ -193,14 +186,11 @@ def plan_parts(text: str, reader: PartReader) -> list[SpokenText | Pause]:
     return parts
 
 
-def split_verbatim(text: str, options: ScriptOptions) -> list[SpokenText | Pause]:
+def split_verbatim(text: str, options: ScriptOptions) -> list[str | Pause]:
     """Every character of the text, in several utterances only if it is long."""
     if options.max_chars is None or len(text) <= options.max_chars:
-        return [SpokenText(text)]
+        return [text]
     packer = WholeTextPacker(options)
     packer.feed(text)
-    parts = [
-        seam(options, event) if isinstance(event, Cut) else SpokenText(event)
-        for event in packer.finish()
-    ]
-    return parts or [SpokenText(text)]
+    events = packer.finish()
+    return [seam(options, one) if isinstance(one, Cut) else one for one in events] or [text]

@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from vivace.text.spans import join
+
 BlockEnd = Literal["item", "paragraph"]
 WRAP, CELL, ITEM, PARAGRAPH = " ", "\t", "\n\n", "\n\n\n"
 MIN_WRAPPED_CHARS = 40  # shorter lines were not wrapped at a right margin
@@ -89,12 +91,12 @@ class BreakReader:
             gap = _read_gap(text, place, is_start=not self._has_begun, is_final=is_final)
             if gap is None:
                 self._held = text[place:]
-                return "".join(out)
+                return join(out)
             self._put_mark(gap, out)
             self._has_begun = True
             place = gap.end
         self._held = ""
-        return "".join(out)
+        return join(out)
 
     def _pass(self, words: str, out: list[str]) -> None:
         if not words:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from vivace.text.markup import line_kind, remove_markup
+from vivace.text.spans import join, split, substitute
 
 # The start of a line that may be a heading, list item, quotation, table row, rule or fence. Only
 # the end of the line decides. Emphasis at the start does not count.
@@ -61,15 +62,15 @@ class MarkdownCleaner:
 
     def feed(self, piece: str) -> str:
         if self._is_after_return:
-            piece, self._is_after_return = piece.removeprefix("\n"), not piece
+            piece, self._is_after_return = piece[piece.startswith("\n") :], not piece
         self._is_after_return |= piece.endswith("\r")
-        *lines, rest = _LINE_END.sub("\n", piece).split("\n")
+        *lines, rest = split(substitute(_LINE_END, "\n", piece), "\n")
         cleaned = []
         for line in lines:
             cleaned.append(self._end_line(self._held + line))
             self._hold("")
         self._held += rest
-        return "".join(cleaned) + self._begin_line()
+        return join([*cleaned, self._begin_line()])
 
     def finish(self) -> str:
         rest = self._end_line(self._held)

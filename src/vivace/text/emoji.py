@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from vivace.text.spans import join
+
 # Emoji=Yes of Unicode 16, and the unassigned rest of the pictograph blocks.
 _PICTURES = (
     "\U0001f000-\U0001f0ff\U0001f170-\U0001f1ff\U0001f201-\U0001faff"
@@ -58,7 +60,7 @@ class EmojiDropper:
             # A variation selector or keycap alone does not remove its base character.
             self._is_after |= EMOJI.search(run[0]) is not None
         self._give(piece[place:], out)
-        return "".join(out)
+        return join(out)
 
     def finish(self) -> str:
         rest = "" if self._is_after else self._space
@@ -71,7 +73,7 @@ class EmojiDropper:
         text = self._join(text) if self._is_after else self._space + text
         self._is_after = self._is_joined = False
         self._space = text[-1:] if _is_space(text[-1:]) else ""
-        text = text.removesuffix(self._space)
+        text = text[: len(text) - len(self._space)]
         self._last = text[-1:] or self._last
         out.append(text)
 

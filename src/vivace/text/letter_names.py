@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from vivace.text.trace import Trace
+from vivace.text.spans import join, rewrite
 
 _SENTENCE_ENDS = ".!?"
 _START = r"(?<![\w'’.-])"  # no word or abbreviation before
@@ -18,8 +18,8 @@ _CONTEXT = 3  # characters before a letter that decide
 class LetterNames:
     """Replaces letters by `names`, for a text in pieces."""
 
-    def __init__(self, names: Mapping[str, str], trace: Trace | None = None) -> None:
-        self._names, self._trace = names, trace
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._names = names
         letters, end = "".join(names), r"(?:['’]s)?(?![\w'’])"
         self._spelled = re.compile(
             rf"{_START}[{letters}](?= [A-Z]{end})"  # "A" of "A I"
@@ -47,18 +47,15 @@ class LetterNames:
             if found.start() >= end:
                 break
             self._give(text[place : found.start()], None, out)
-            self._give(found[0], self._names[found[0]], out)
+            self._give(text[found.start() : found.end()], self._names[found[0]], out)
             place = found.end()
         self._give(text[place:end], None, out)
         self._held, self._before = text[end:], text[max(0, end - _CONTEXT) : end]
-        return "".join(out)
+        return join(out)
 
     def _give(self, text: str, name: str | None, out: list[str]) -> None:
         if name is not None and self._begins_sentence:
             name = name.capitalize()
-        spoken = text if name is None else name
         if text.strip():
             self._begins_sentence = text.rstrip()[-1] in _SENTENCE_ENDS
-        if self._trace is not None:
-            self._trace.respell(text, spoken)
-        out.append(spoken)
+        out.append(text if name is None else rewrite(text, name))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import unicodedata
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
 
 from vivace.errors import TextError
 from vivace.text.scripts import DIALECT, LANGUAGE_SCRIPTS, is_letter, scripts_of
+from vivace.text.spans import GROUP_1, join, substitute
 
 _SIGNS = frozenset("&%@§°©®™")  # spoken signs besides currency signs
 _GAP = re.compile(r" {2,}")
@@ -82,24 +84,21 @@ class Letters:
         num_foreign = sum(map(self._is_foreign, text))
         return sum(map(is_letter, text)) - num_foreign, num_foreign
 
-    def skip_foreign(self, text: str) -> tuple[Sequence[int], list[str]]:
-        """The places of the other characters, and the runs of foreign letters.
+    def skip_foreign(self, text: str) -> tuple[str, list[str]]:
+        """The text without foreign letters, and the runs of foreign letters.
 
         Marks and wide punctuation after a foreign letter belong to its run.
         """
         if not self.scripts or text.isascii():
-            return range(len(text)), []
-        kept, runs, is_inside = list[int](), list[str](), False
+            return text, []
+        edges, is_inside = [0], False
         for place, character in enumerate(text):
-            is_foreign = self._is_foreign(character)
-            if is_foreign and not is_inside:
-                runs.append("")
-            is_inside = is_foreign or (is_inside and _joins_letter(character))
-            if is_inside:
-                runs[-1] += character
-            else:
-                kept.append(place)
-        return kept, runs
+            was_inside = is_inside
+            is_inside = self._is_foreign(character) or (is_inside and _joins_letter(character))
+            if is_inside != was_inside:
+                edges.append(place)
+        parts = [text[start:end] for start, end in itertools.pairwise([*edges, len(text)])]
+        return join(parts[::2]), list(map(str, parts[1::2]))
 
     def _is_foreign(self, character: str) -> bool:
         scripts = scripts_of(character)
@@ -114,4 +113,5 @@ def _joins_letter(character: str) -> bool:
 
 def close_gaps(text: str) -> str:
     """Remove the spaces and commas that left-out words leave behind."""
-    return _GAP_BEFORE_SIGN.sub("", _LEADING_SIGNS.sub(r"\1", _GAP.sub(" ", text)))
+    text = substitute(_LEADING_SIGNS, GROUP_1, substitute(_GAP, " ", text))
+    return substitute(_GAP_BEFORE_SIGN, "", text)

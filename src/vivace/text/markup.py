@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from vivace.text.pauses import PAUSE_MARK
+from vivace.text.spans import GROUP_1, join, split, substitute
 from vivace.text.spelling import MARK_PATTERN
 
 LineKind = Literal["item", "block", "text"]
@@ -14,8 +15,9 @@ MAX_PASSES = 4  # markup inside markup, such as an image in a link in a list
 
 _ANY_MARK = re.compile(f"{PAUSE_MARK.pattern}|{MARK_PATTERN}", re.IGNORECASE)
 LINE_SEPARATOR = "\u2028"  # stands for the end of a list item or a table row
-_ITEM_END = f"\n{LINE_SEPARATOR}\n"
+_ITEM_END = re.compile(f"\n{LINE_SEPARATOR}\n")
 _STANDS_FOR_MARK = "\ue000"  # a private-use character; removed from the text first
+_STAND_IN = re.compile(_STANDS_FOR_MARK)
 
 
 def remove_markup(text: str, *, item_end: str = "\n\n") -> str:
@@ -25,7 +27,7 @@ def remove_markup(text: str, *, item_end: str = "\n\n") -> str:
     by its text, a bare URL by its host, code by its content. Pause and spelling marks stay.
     Cleaning a cleaned text does not change it.
     """
-    return _clean_all(text).replace(_ITEM_END, item_end)
+    return substitute(_ITEM_END, item_end, _clean_all(text))
 
 
 def _clean_all(text: str) -> str:
@@ -51,12 +53,13 @@ def _is_row(line: str) -> bool:
 
 
 def _outside_marks(text: str, clean: Callable[[str], str]) -> str:
-    text = text.replace(_STANDS_FOR_MARK, "")
+    if _STANDS_FOR_MARK in text:
+        text = substitute(_STAND_IN, "", text)
     if "[" not in text:
         return clean(text)
-    marks = iter([mark[0] for mark in _ANY_MARK.finditer(text)])
-    cleaned = clean(_ANY_MARK.sub(_STANDS_FOR_MARK, text))
-    return re.sub(_STANDS_FOR_MARK, lambda _: next(marks), cleaned)
+    marks = iter([text[mark.start() : mark.end()] for mark in _ANY_MARK.finditer(text)])
+    cleaned = clean(substitute(_ANY_MARK, _STANDS_FOR_MARK, text))
+    return substitute(_STAND_IN, lambda _: next(marks), cleaned)
 
 
 # Whole lines.
@@ -95,15 +98,15 @@ _LINE_ENDS = re.compile(rf"[\n{LINE_SEPARATOR}]+")
 
 
 def _clean_once(text: str) -> str:
-    text = _LINE_END.sub("\n", text)
-    text = "\n".join(_clean_line(line) for line in text.split("\n"))
+    text = substitute(_LINE_END, "\n", text)
+    text = join([_clean_line(line) for line in split(text, "\n")], "\n")
     if not _INLINE.search(text):
         return _collapse_space(text)
-    text = _FOOTNOTE.sub("", text)
-    text = _LINK.sub(r"\1", text)
-    text = _URL.sub(_speak_url, text)
-    text = _ESCAPE.sub(r"\1", text)
-    text = _STARS.sub(_drop_emphasis, text)
+    text = substitute(_FOOTNOTE, "", text)
+    text = substitute(_LINK, GROUP_1, text)
+    text = substitute(_URL, _speak_url, text)
+    text = substitute(_ESCAPE, GROUP_1, text)
+    text = substitute(_STARS, _drop_emphasis, text)
     return _collapse_space(text)
 
 
@@ -118,8 +121,8 @@ def _clean_line(line: str) -> str:
         return "\n"
     if _is_row(line):
         is_rule = _TABLE_RULE.fullmatch(line) is not None
-        cells = [] if is_rule else [cell.strip() for cell in line.strip("|").split("|")]
-        return _as_item(", ".join(cell for cell in cells if cell))
+        cells = [] if is_rule else [cell.strip() for cell in split(line.strip("|"), "|")]
+        return _as_item(join([cell for cell in cells if cell], ", "))
     if heading := _HEADING.match(line):
         return "\n" + line[heading.end() :].rstrip("# \t") + "\n"
     if bullet := _BULLET.match(line):
@@ -128,17 +131,17 @@ def _clean_line(line: str) -> str:
 
 
 def _as_item(line: str) -> str:
-    return f"{LINE_SEPARATOR}\n{line}\n{LINE_SEPARATOR}"
+    return join([f"{LINE_SEPARATOR}\n", line, f"\n{LINE_SEPARATOR}"])
 
 
 def _speak_url(url: re.Match[str]) -> str:
-    address = url[2].rstrip(_AFTER_URL)
-    after = url[2][len(address) :]
-    host = _HOST.match(address)
+    address = url.string[url.start(2) : url.end(2)]
+    end = len(address.rstrip(_AFTER_URL))
+    host = _HOST.match(address, 0, end)
     assert host is not None
     # An IP address or a host name without a dot is not spoken.
     is_spoken = "." in host[1] and any(letter.isalpha() for letter in host[1])
-    return (host[1] if is_spoken else "") + after
+    return (address[host.start(1) : host.end(1)] if is_spoken else "") + address[end:]
 
 
 def _drop_emphasis(run: re.Match[str]) -> str:
@@ -154,20 +157,21 @@ def _drop_emphasis(run: re.Match[str]) -> str:
 
 def _strip_markup(text: str) -> str:
     """Remove every character that `_clean_once` could take for markup."""
-    text = _MARKUP.sub("", text)
-    text = _URL_START.sub(r"\1\2 ", text)
-    return _collapse_space("\n".join(_LINE_START.sub("", line, 1) for line in text.split("\n")))
+    text = substitute(_MARKUP, "", text)
+    text = substitute(_URL_START, r"\1\2 ", text)
+    lines = [substitute(_LINE_START, "", line, 1) for line in split(text, "\n")]
+    return _collapse_space(join(lines, "\n"))
 
 
 def _collapse_space(text: str) -> str:
-    text = _BLANKS.sub(" ", text)
-    text = _AROUND_LINE_END.sub(r"\1", text)
-    return _LINE_ENDS.sub(_join_lines, text).strip()
+    text = substitute(_BLANKS, " ", text)
+    text = substitute(_AROUND_LINE_END, GROUP_1, text)
+    return substitute(_LINE_ENDS, _join_lines, text).strip()
 
 
 def _join_lines(ends: re.Match[str]) -> str:
     """The separator of two lines: an item end, or a blank line beside a single item."""
     num_marks = ends[0].count(LINE_SEPARATOR)
     if num_marks > 1 or (num_marks and "\n\n" not in ends[0]):
-        return _ITEM_END
+        return f"\n{LINE_SEPARATOR}\n"
     return "\n\n" if num_marks else ends[0][:2]

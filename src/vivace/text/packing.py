@@ -20,6 +20,7 @@ from typing import Protocol
 
 from vivace.text.breaks import LINE_END_RUN, BlockEnd, block_end, find_blocks
 from vivace.text.options import ScriptOptions
+from vivace.text.spans import join
 from vivace.text.split import SentenceSplitter, goes_on, split_sentences
 
 # Where an utterance may be cut inside a sentence, and from how many times `max_chars` on.
@@ -90,7 +91,7 @@ class BlockPacker:
             return self._packer.feed(piece)
         text, self._held = self._held + piece, ""
         if run := _OPEN_RUN.search(text):
-            text, self._held = text[: run.start()], run[0]
+            text, self._held = text[: run.start()], text[run.start() :]
         events: list[str | Cut] = []
         start = 0
         for found in LINE_END_RUN.finditer(text):
@@ -153,7 +154,7 @@ class WholeTextPacker:
         return []
 
     def finish(self) -> list[str | Cut]:
-        text = "".join(self._pieces)
+        text = join(self._pieces)
         self._pieces.clear()
         if self._options.max_chars is None:
             return [text] if text.strip() else []

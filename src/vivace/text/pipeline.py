@@ -24,9 +24,10 @@ from vivace.text.packing import Cut, open_packer
 from vivace.text.pauses import OPEN_MARK, Pause, parse_pauses
 from vivace.text.plain import PlainText
 from vivace.text.respell import Respeller
+from vivace.text.spans import SpannedText
 from vivace.text.split import ends_sentence
 from vivace.text.tidy import Tidier
-from vivace.text.trace import Trace
+from vivace.text.written_words import WrittenWords
 
 Event = str | Pause | Cut
 MAX_TEXT_CHARS = 1_000_000  # of a known text: a long book
@@ -57,9 +58,12 @@ def finish_stages(stages: Sequence[Stage]) -> str:
 
 
 class TextPipeline:
-    """All stages for one text. `error` describes the first part that was left out."""
+    """All stages for one text. `error` describes the first part that was left out.
 
-    def __init__(self, options: ScriptOptions, trace: Trace | None = None) -> None:
+    With `words`, all texts of the events are `SpannedText`; `words` collects the written words.
+    """
+
+    def __init__(self, options: ScriptOptions, words: WrittenWords | None = None) -> None:
         self._tidier = Tidier()
         self._before_pauses: list[Stage] = [self._tidier]
         self._cleaner: MarkdownCleaner | None = None
@@ -71,12 +75,12 @@ class TextPipeline:
         self._held = ""  # may be the beginning of a pause mark
         self._tail = ""  # end of the text so far
         self._errors: list[RequestError] = []
-        self._stages = list(_open_stages(options, trace))
+        self._stages = list(_open_stages(options, words))
         self._packer = open_packer(options)
         self._plain = PlainText(options.plain) if options.plain_breaks else None
         self._is_speakable = options.is_speakable
         self._keeps_signs = options.packing != "words"  # a text of the packer is an utterance
-        self._trace = trace
+        self._has_spans, self._num_chars = words is not None, 0
 
     @property
     def error(self) -> RequestError | None:
@@ -85,6 +89,9 @@ class TextPipeline:
     def feed(self, piece: str) -> list[Event]:
         """Return the events that later pieces cannot change."""
         self._tail = (self._tail + piece)[-MAX_TAIL:]
+        if self._has_spans:
+            piece = SpannedText.read(piece, self._num_chars)
+            self._num_chars += len(piece)
         return self._read(feed_stages(self._before_pauses, piece))
 
     def settle(self) -> list[Event]:
@@ -104,7 +111,7 @@ class TextPipeline:
     def _read(self, piece: str, *, is_final: bool = False) -> list[Event]:
         text, self._held = self._held + piece, ""
         if not is_final and (mark := OPEN_MARK.search(text)):
-            text, self._held = text[: mark.start()], mark[0]
+            text, self._held = text[: mark.start()], text[mark.start() :]
         events: list[Event] = []
         for part in parse_pauses(text, self._errors):
             if isinstance(part, Pause):
@@ -120,8 +127,6 @@ class TextPipeline:
         """Finish the text before a pause or before the end."""
         rest = finish_stages(self._stages)
         events = self._make_plain(self._packer.feed(rest) + self._packer.finish())
-        if self._trace is not None:
-            self._trace.break_word()
         if self._plain is not None:
             _append(events, self._plain.finish())
         return events
@@ -141,33 +146,23 @@ class TextPipeline:
         return [event for event in plain if event != ""]
 
 
-def _open_stages(options: ScriptOptions, trace: Trace | None) -> Iterator[Stage]:
+def _open_stages(options: ScriptOptions, words: WrittenWords | None) -> Iterator[Stage]:
     """The stages between pause marks and packing."""
     if not options.keep_emoji and not options.clean:
         yield EmojiDropper()
     if options.plain_breaks:
         yield BreakReader()
     is_english = options.normalize and options.language == "english"
-    yield Respeller(options.lexicon, is_english=is_english, trace=trace)
+    yield Respeller(options.lexicon, is_english=is_english, words=words)
     if options.packing == "whole":
         yield _LengthCheck()
     if options.normalize:
-        yield open_normalizer(options.language, trace)
-    elif trace is not None:
-        yield _Reporter(trace)
+        yield open_normalizer(options.language)
     if options.letter_names:
-        yield LetterNames(options.letter_names, trace)
+        yield LetterNames(options.letter_names)
 
 
-class _Unchanged:
-    def feed(self, piece: str) -> str:
-        return piece
-
-    def finish(self) -> str:
-        return ""
-
-
-class _LengthCheck(_Unchanged):
+class _LengthCheck:
     """Raises TextTooLongError if respellings make a known text too long."""
 
     def __init__(self) -> None:
@@ -179,16 +174,8 @@ class _LengthCheck(_Unchanged):
             raise TextTooLongError(self._num_chars, MAX_TEXT_CHARS, "characters, respelled,")
         return piece
 
-
-class _Reporter(_Unchanged):
-    """Reports text to the trace in place of the normalizer."""
-
-    def __init__(self, trace: Trace) -> None:
-        self._trace = trace
-
-    def feed(self, piece: str) -> str:
-        self._trace.say(piece, piece)
-        return piece
+    def finish(self) -> str:
+        return ""
 
 
 def _append(events: list[str | Cut], rest: str) -> None:

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 
 from vivace.text.breaks import CELL
+from vivace.text.spans import join, substitute
 
 _CLOSERS = "\"'”’»)]}"
 _QUOTES = re.compile("[\"'“”„‘’‚«»]")
@@ -58,29 +59,31 @@ class PlainText:
             place = run.end()
             following = text[place : place + 1]
             if not following and not is_final:
-                self._held = run[0]
+                self._held = text[run.start() :]
                 break
-            self._give(self._render(run[0], following), out)
+            self._give(self._render(text[run.start() : place], following), out)
         self._give(text[place:], out)
-        return "".join(out)
+        return join(out)
 
     def _give(self, text: str, out: list[str]) -> None:
         self._before = (self._before + text)[-_TAIL:]
         out.append(text)
 
     def _render(self, run: str, following: str) -> str:
+        if run == " " and following and self._before.strip():  # between two words
+            return run
         if self._rules.drops_quotes:
             run = self._without_quotes(run, following)
         if self._rules.drops_ellipsis:
-            run = _ELLIPSIS.sub(lambda dots: self._stop(dots, following), run, count=1)
-        return _SPACES.sub(lambda spaces: self._gap(spaces, following), run)
+            run = substitute(_ELLIPSIS, lambda dots: self._stop(dots, following), run, 1)
+        return substitute(_SPACES, lambda spaces: self._gap(spaces, following), run)
 
     def _without_quotes(self, run: str, following: str) -> str:
         """Remove quotation marks; keep an apostrophe inside a word."""
         is_inside = self._before[-1:].isalnum() and following.isalnum()
         if is_inside and run in ("'", "’"):
             return run
-        return _QUOTES.sub("", run) or (" " if is_inside else "")
+        return substitute(_QUOTES, "", run) or (" " if is_inside else "")
 
     def _stop(self, dots: re.Match[str], following: str) -> str:
         """The replacement of an ellipsis; "" at the start and before other punctuation."""

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Sequence
 from enum import Enum
 
+from vivace.text.spans import join, rewrite
 from vivace.text.spelling import MARK, is_open_mark, read_mark, read_marks
-from vivace.text.trace import Trace
 from vivace.text.trie import (
     END,
     Kind,
@@ -24,6 +24,7 @@ from vivace.text.trie import (
     kind_of,
     plain_apostrophes,
 )
+from vivace.text.written_words import WrittenWords
 
 _CONTEXT = 2  # characters before a place that `begins_word` reads
 _SPACES = re.compile(r"\s+")
@@ -53,10 +54,10 @@ class Respeller:
         tries: Sequence[Trie] = (),
         *,
         is_english: bool = False,
-        trace: Trace | None = None,
+        words: WrittenWords | None = None,
     ) -> None:
-        """`is_english`: the English normalizer reads the result."""
-        self._trace = trace
+        """`is_english`: the English normalizer reads the result. `words` collects the words."""
+        self._words = words
         self._exact = [trie.exact for trie in tries]
         self._folded = [trie.folded for trie in tries]
         self._is_english = is_english
@@ -64,7 +65,7 @@ class Respeller:
         self._before = self._held = ""
 
     def feed(self, piece: str) -> str:
-        if not self._exact and self._trace is None and not self._held and "[" not in piece:
+        if not self._exact and self._words is None and not self._held and "[" not in piece:
             return piece
         self._held += piece
         return self._read(is_final=False)
@@ -72,6 +73,7 @@ class Respeller:
     def finish(self) -> str:
         rest = self._read(is_final=True)
         self._before = ""
+        self._end_word()
         return rest
 
     def _read(self, *, is_final: bool) -> str:
@@ -89,16 +91,26 @@ class Respeller:
             if match is None:
                 place += 1
                 continue
-            out += [text[done:place], match[1]]
-            if self._trace is not None:
-                self._trace.read(text[done:place], text[done:place])
-                self._trace.read(text[place : match[0]], match[1])
+            self._give(text[done:place], None, out)
+            self._give(text[place : match[0]], match[1], out)
             done = place = match[0]
-        out.append(text[done:end])
-        if self._trace is not None:
-            self._trace.read(text[done:end], text[done:end])
+        self._give(text[done:end], None, out)
         self._held, self._before = text[end:], text[max(0, end - _CONTEXT) : end]
-        return "".join(out)
+        return join(out)
+
+    def _give(self, written: str, respelled: str | None, out: list[str]) -> None:
+        """Add text; a spelling mark is the word in its brackets."""
+        mark = MARK.fullmatch(written) if respelled is not None else None
+        written = written[mark.start(2) : mark.end(2)] if mark else written
+        if self._words is not None:
+            self._words.add(written)
+        if mark:
+            self._end_word()
+        out.append(written if respelled is None else rewrite(written, respelled))
+
+    def _end_word(self) -> None:
+        if self._words is not None:
+            self._words.end_word()
 
     def _match(
         self, text: str, forms: tuple[str, str], start: int, *, is_final: bool

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 
 from vivace.errors import RequestError, TextError
+from vivace.text.spans import GROUP_1, substitute
 
 MAX_SPACES = 64  # in a row; more are dropped
 _SPACES = re.compile(r"\s+")
 _MANY_SPACES = re.compile(rf"(\s{{{MAX_SPACES}}})\s+")
+_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _LONE_HALF = re.compile("[\ud800-\udfff]")
 
 
@@ -38,13 +40,13 @@ class Tidier:
         self._half = ""
         if "\ud800" <= piece[-1:] <= "\udbff":
             piece, self._half = piece[:-1], piece[-1]
-        if not piece.isascii() and _LONE_HALF.search(piece):
-            piece = piece.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-        num_chars = len(piece)
-        if not piece.isascii():
-            piece = _LONE_HALF.sub(lambda half: self._drop_half(half[0], half.start()), piece)
-        self._num_chars += num_chars
-        return piece
+        if piece.isascii() or not _LONE_HALF.search(piece):
+            self._num_chars += len(piece)
+            return piece
+        piece = substitute(_PAIR, _join_pair, piece)
+        tidied = substitute(_LONE_HALF, lambda half: self._drop_half(half[0], half.start()), piece)
+        self._num_chars += len(piece)
+        return tidied
 
     def _drop_half(self, half: str, place: int) -> str:
         if half and self.error is None:
@@ -64,4 +66,10 @@ class Tidier:
             self._num_spaces += kept
             return text[:kept]
         self._num_spaces = min(MAX_SPACES, len(text) - len(text.rstrip()))
-        return text[:kept] + _MANY_SPACES.sub(r"\1", text[num_lead:])
+        if num_lead == kept and len(text) - num_lead <= MAX_SPACES:  # the usual piece
+            return text
+        return text[:kept] + substitute(_MANY_SPACES, GROUP_1, text[num_lead:])
+
+
+def _join_pair(pair: re.Match[str]) -> str:
+    return pair[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le")

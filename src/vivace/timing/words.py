@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vivace.text.trace import NO_WORD
+from vivace.text.written_words import NO_WORD
 from vivace.timing.path import TextPath, Weights
 
 WINDOWS = 8  # windows of 10 ms in a frame
@@ -42,14 +42,12 @@ class WordSpan:
     end: float
 
 
-def find_spans(text: str, owners: Sequence[int], ids: Sequence[tuple[int, int]]) -> list[IdSpan]:
+def find_spans(text: str, numbers: Sequence[int], ids: Sequence[tuple[int, int]]) -> list[IdSpan]:
     """The words of an utterance as spans of its ids.
 
-    `owners` is the word of each letter and digit, `ids` the start and end character of each id. One
-    id may contain parts of several words.
+    `numbers` has the word of each character, `ids` the start and end character of each id. One id
+    may contain parts of several words.
     """
-    letters = (place for place, character in enumerate(text) if character.isalnum())
-    owner_of = dict(zip(letters, owners, strict=False))  # a verbatim text has no owners
     begins: dict[int, float] = {}  # of each character
     ends: dict[int, float] = {}
     for number, (first, end) in enumerate(ids):
@@ -59,8 +57,8 @@ def find_spans(text: str, owners: Sequence[int], ids: Sequence[tuple[int, int]])
             ends[place] = number + (index + 1) / len(places)
     words: dict[int, list[int]] = {}
     for place in begins:
-        if (owner := owner_of.get(place, NO_WORD)) != NO_WORD:
-            words.setdefault(owner, []).append(place)
+        if numbers[place] != NO_WORD:
+            words.setdefault(numbers[place], []).append(place)
     return [
         IdSpan(word, begins[min(places)], ends[max(places)])
         for word, places in sorted(words.items())

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vivace.text.normalize.normalizer import LiveNormalizer
-    from vivace.text.trace import Trace
 
 # Modules are imported on first use: their patterns take time to compile.
 LANGUAGES = {"english": "vivace.text.normalize.english"}
@@ -23,8 +22,8 @@ def normalize_text(text: str, language: str = "english") -> str:
     return normalizer.feed(text) + normalizer.finish()
 
 
-def open_normalizer(language: str, trace: Trace | None = None) -> LiveNormalizer:
+def open_normalizer(language: str) -> LiveNormalizer:
     """`normalize_text` for a text in pieces."""
     from vivace.text.normalize.normalizer import LiveNormalizer
 
-    return LiveNormalizer(import_module(LANGUAGES[language]).RULES, trace)
+    return LiveNormalizer(import_module(LANGUAGES[language]).RULES)

@@ -10,7 +10,7 @@ import re
 
 from vivace.text.normalize.rules import LanguageRules, Reading
 from vivace.text.normalize.tokens import NeedsMore, Token, TokenReader
-from vivace.text.trace import Trace
+from vivace.text.spans import join, rewrite
 
 _SPACES = re.compile(r"[^\S\n]{2,}")
 
@@ -18,8 +18,8 @@ _SPACES = re.compile(r"[^\S\n]{2,}")
 class LiveNormalizer:
     """Holds back one word, and a few more that may belong to a number, date or abbreviation."""
 
-    def __init__(self, rules: LanguageRules, trace: Trace | None = None) -> None:
-        self._rules, self._trace = rules, trace
+    def __init__(self, rules: LanguageRules) -> None:
+        self._rules = rules
         self._reader = TokenReader()
 
     def feed(self, piece: str) -> str:
@@ -39,21 +39,18 @@ class LiveNormalizer:
             try:
                 token = reader.token()
                 if token is None:
-                    return "".join(words)
+                    return join(words)
                 if token.is_apart:
                     reader.before = reader.earlier = None
                 words.append(self._normalize(token))
             except NeedsMore:
-                return "".join(words)
+                return join(words)
 
     def _normalize(self, token: Token) -> str:
         reader = self._reader
         if self._rules.is_unchanged(token):
             reader.skip(1)
-            text = token.space + token.text
-            if self._trace is not None:
-                self._trace.say(text, text)
-            return text
+            return token.written
         reading = self._apply_rules(token)
         last = reader.token(reading.num_tokens - 1)
         assert last is not None
@@ -62,11 +59,13 @@ class LiveNormalizer:
         words = self._rules.plain_signs(reading.words)
         lead = self._lead(token.lead if reading.lead is None else reading.lead, words)
         text = f"{lead}{words}{self._trail(trail, is_end=is_end)}"
-        written = reader.skip(reading.num_tokens)
-        text = self._join(token.space, lead, text)
-        if self._trace is not None:
-            self._trace.say("".join(one.space + one.text for one in written), text)
-        return text
+        written = [one.written for one in reader.skip(reading.num_tokens)]
+        return rewrite(join(written), self._join(token.space, lead, text), self._count_words)
+
+    def _count_words(self, written: str) -> int:
+        """How many words a written word becomes on its own."""
+        alone = LiveNormalizer(self._rules)
+        return len((alone.feed(str(written)) + alone.finish()).split())
 
     def _apply_rules(self, token: Token) -> Reading:
         readings = (rule(self._reader, token) for rule in self._rules.rules(token))

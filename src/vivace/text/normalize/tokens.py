@@ -23,6 +23,7 @@ class Token:
     lead: str
     core: str
     trail: str
+    written: str  # the white space and the text, with their spans
 
     @property
     def text(self) -> str:
@@ -43,14 +44,14 @@ def is_break(space: str) -> bool:
     return len(space) > _MAX_GAP or space.count("\n") > 1
 
 
-def make_token(space: str, text: str) -> Token:
+def make_token(space: str, text: str, written: str) -> Token:
     if text[0] in "~<>" and text[1:2].isdigit():  # "about", "less than", "more than"
         parts = _AROUND.fullmatch(text, 1)
         assert parts is not None
-        return Token(space, "", text[0] + parts[2], parts[3])
+        return Token(space, "", text[0] + parts[2], parts[3], written)
     parts = _AROUND.fullmatch(text)
     assert parts is not None
-    return Token(space, *parts.groups())
+    return Token(space, parts[1], parts[2], parts[3], written)
 
 
 class NeedsMore(Exception):
@@ -114,6 +115,7 @@ class TokenReader:
                 raise NeedsMore
             if solid is None:
                 return False
-        self._tokens.append(make_token(space[0], solid[0]))
+        written = self._rest[self._place : solid.end()]
+        self._tokens.append(make_token(space[0], solid[0], written))
         self._place = solid.end()
         return True

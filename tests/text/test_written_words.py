@@ -1,25 +1,20 @@
-"""Tests of the trace from spoken text to written words."""
+"""Tests of the written words that spoken text stands for."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.support.text_stages import plan_texts, spoken_words
+from tests.support.text_stages import plan_utterances, spoken_words
 from vivace.errors import RequestError
-from vivace.script.parts import PartReader, SpokenText, UtteranceText
+from vivace.script.parts import PartReader, UtteranceText
 from vivace.script.script import plan_parts
 from vivace.text.letters import Letters
 from vivace.text.lexicon import Lexicon
-from vivace.text.normalize import normalize_text
 from vivace.text.options import Packing, ScriptOptions
 from vivace.text.pauses import Pause
-from vivace.text.trace import Trace, WrittenWord
+from vivace.text.written_words import WrittenWord, WrittenWords
 
 OPTIONS = ScriptOptions(max_chars=60, normalize=True)
-
-
-def new_trace() -> Trace:
-    return Trace(count_words=lambda word: len(normalize_text(word).split()))
 
 
 Spoken = tuple[str, str, tuple[int, int]]
@@ -31,26 +26,26 @@ def places(words: list[tuple[WrittenWord, str]]) -> list[Spoken]:
 
 
 def known(text: str, options: ScriptOptions = OPTIONS) -> list[Spoken]:
-    trace = new_trace()
-    return places(spoken_words(trace, plan_texts(text, options, trace)))
+    words = WrittenWords()
+    return places(spoken_words(words, plan_utterances(text, options, words)))
 
 
-def open_reader(options: ScriptOptions, trace: Trace) -> PartReader:
+def open_reader(options: ScriptOptions, words: WrittenWords) -> PartReader:
     letters = Letters.of(["english"])
-    return PartReader(options, letters, RequestError, skips_letters=True, trace=trace)
+    return PartReader(options, letters, RequestError, skips_letters=True, words=words)
 
 
 def live(text: str, size: int, options: ScriptOptions = OPTIONS) -> list[str]:
     """The written words that are spoken for a text in pieces."""
-    trace = new_trace()
-    reader = open_reader(options, trace)
-    texts: list[SpokenText] = []
+    words = WrittenWords()
+    reader = open_reader(options, words)
+    texts: list[str] = []
     for start in range(0, len(text), size):
         reader.feed(text[start : start + size])
     reader.finish()
     while (part := reader.next_part()) is not None:
         texts += [part.take_all()] if isinstance(part, UtteranceText) else []
-    found = places(spoken_words(trace, texts))
+    found = places(spoken_words(words, texts))
     for word, _, (start, end) in found:
         assert text[start:end] == word
     return [word for word, _, _ in found]
@@ -133,41 +128,36 @@ def test_live_text_maps_to_written_words_like_known_text(size: int, normalize: b
 @pytest.mark.parametrize("packing", ["words", "sentences", "whole"])
 def test_left_out_letters_do_not_shift_later_words(packing: Packing) -> None:
     text = "Мир and you. ... Мир и мир! You and us."
-    trace = new_trace()
-    reader = open_reader(ScriptOptions(max_chars=20, packing=packing), trace)
+    words = WrittenWords()
+    reader = open_reader(ScriptOptions(max_chars=20, packing=packing), words)
     texts = plan_parts(text, reader)
-    words = [word.text for word, _ in spoken_words(trace, texts)]
-    assert words == ["and", "you.", "You", "and", "us."]
+    assert [word.text for word, _ in spoken_words(words, texts)] == [
+        "and",
+        "you.",
+        "You",
+        "and",
+        "us.",
+    ]
     assert reader.skipped == ["Мир", "Мир", "и", "мир"]
 
 
 def test_skipped_utterance_does_not_shift_later_words() -> None:
-    trace = new_trace()
-    reader = open_reader(ScriptOptions(packing="sentences"), trace)
+    words = WrittenWords()
+    reader = open_reader(ScriptOptions(packing="sentences"), words)
     reader.feed("You and me. You and us.")
     reader.finish()
     assert isinstance(reader.next_part(), UtteranceText)  # not read
     assert isinstance(reader.next_part(), Pause)
     last = reader.next_part()
     assert isinstance(last, UtteranceText)
-    [first, *_] = spoken_words(trace, [last.take_all()])
+    [first, *_] = spoken_words(words, [last.take_all()])
     assert (first[0].text, first[0].start) == ("You", 12)
-
-
-def test_normalized_words_are_shared_among_written_words() -> None:
-    trace = new_trace()
-    trace.give("1/2 cup")
-    trace.read("1/2 cup", "1/2 cup")
-    trace.say("1/2 cup", "half a cup")
-    words = [trace.word(owner).text for owner in trace.take("half a cup")]
-    assert words == ["1/2"] * 5 + ["cup"] * 3
 
 
 @pytest.mark.ci
 def test_long_text_is_traced_in_linear_time() -> None:
     text = "word " * 20_000
-    trace = new_trace()
-    trace.give(text)
-    trace.read(text, text)
-    trace.say(text, text)
-    assert trace.word(trace.take(text)[-1]).start == len(text) - 5
+    words = WrittenWords()
+    texts = plan_utterances(text, OPTIONS, words)
+    last, _ = spoken_words(words, texts)[-1]
+    assert last.start == len(text) - 5

@@ -6,6 +6,7 @@ Imports only the standard library.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -225,11 +226,30 @@ class Word:
     start_char: int  # offset in the given text
     end_char: int
 
-    def moved(self, seconds: float, length_s: float | None = None) -> Word:
-        """The word `seconds` later, within 0 and `length_s`."""
-        times = (max(0.0, time + seconds) for time in (self.start_s, self.end_s))
-        start_s, end_s = (time if length_s is None else min(time, length_s) for time in times)
-        return dataclasses.replace(self, start_s=start_s, end_s=end_s)
+
+def join_words(parts: Iterable[Sequence[Word] | None]) -> tuple[Word, ...] | None:
+    """The words of all parts. None if a part has no timings: some words would look like all."""
+    words = list[Word]()
+    for part in parts:
+        if part is None:
+            return None
+        words += part
+    return tuple(words)
+
+
+def move_words(
+    words: Iterable[Word] | None, seconds: float, length_s: float = math.inf, speed: float = 1.0
+) -> tuple[Word, ...] | None:
+    """The words at `speed`, then `seconds` later, within 0 and `length_s`; None stays None."""
+
+    def move(time_s: float) -> float:
+        return min(max(0.0, time_s / speed + seconds), length_s)
+
+    if words is None:
+        return None
+    return tuple(
+        dataclasses.replace(one, start_s=move(one.start_s), end_s=move(one.end_s)) for one in words
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,10 +21,10 @@ from vivace.audio.trim import sound_span
 from vivace.backends.eager import EagerBackend
 from vivace.cli.main import main
 from vivace.dialogue.cast import find_cast
-from vivace.dialogue.make import cast_lines
 from vivace.dialogue.names import FreeNames
 from vivace.dialogue.script import DialogueLine, DialogueScript
 from vivace.dialogue.talk import Dialogue, LineSpacing, arrange, track_paths
+from vivace.engine.dialogues import find_voices
 from vivace.errors import (
     OutputExistsError,
     RequestError,
@@ -483,9 +483,9 @@ def test_voice_of_many_speakers_is_found_once() -> None:
 
     names = [f"Speaker {number}" for number in range(100)]
     script = DialogueScript.of([(name, "Hi.") for name in names], dict.fromkeys(names, "ryan"))
-    speakers, texts = cast_lines(script, None, ["ryan"], get_voice)
+    speakers, voices = find_voices(script, ["ryan"], get_voice)
     assert (speakers, found) == (names, ["ryan"])
-    assert {options["voice"] for _, options in texts} == {"ryan"}
+    assert set(voices) == {"ryan"}
 
 
 # -- the command -------------------------------------------------------------------------------

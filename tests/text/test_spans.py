@@ -52,7 +52,8 @@ def test_texts_of_the_pipeline_have_source_spans_in_order(
 def test_unchanged_text_equals_its_source(
     text: str, wanted: ScriptOptions, places: list[int]
 ) -> None:
-    text = text.encode("utf-8", "ignore").decode()  # without surrogates, which are joined
+    # Without surrogates, which are joined, and without pauses that are left out.
+    text = text.replace("99", "9").encode("utf-8", "ignore").decode()
     wanted = replace(wanted, normalize=False, letter_names={})
     words = WrittenWords()
     events = read_events(cut(text, places), wanted, words)
@@ -62,7 +63,7 @@ def test_unchanged_text_equals_its_source(
     spoken = spoken_words(words, (one for one in events if isinstance(one, str)))
     for word, letters in spoken:
         assert "".join(filter(str.isalnum, word.text)) == letters
-        if not wanted.clean:
+        if wanted.keep_emoji and not wanted.clean:  # nothing is removed inside words
             assert text[word.start : word.end] == word.text
 
 

@@ -147,7 +147,7 @@ def test_score_separates_heads_that_follow_the_text_from_others() -> None:
 def test_find_spans_places_words_in_ids() -> None:
     text = ' "Yes, 你好'
     ids = [(0, 5), (5, 6), (6, 7), (7, 9)]
-    owners = [0, 0, 0, 1, 2]
-    assert find_spans(text, owners, ids) == [IdSpan(0, 0, 1), IdSpan(1, 3, 3.5), IdSpan(2, 3.5, 4)]
+    numbers = [0] * 7 + [1, 2]  # the word of each character
+    assert find_spans(text, numbers, ids) == [IdSpan(0, 0, 1), IdSpan(1, 3, 3.5), IdSpan(2, 3.5, 4)]
     # One character with several ids.
     assert find_spans("é", [0], [(0, 1), (0, 1)]) == [IdSpan(0, 0, 2)]

@@ -21,7 +21,7 @@ from vivace.cli.progress import ProgressLine
 from vivace.cli.text import read_transcript
 from vivace.errors import RequestError
 from vivace.options import RAMP, StreamOptions
-from vivace.speech import FinishReason, Usage, Word
+from vivace.speech import FinishReason, Usage, Word, join_words, move_words
 from vivace.verify import Verifier
 
 if TYPE_CHECKING:
@@ -62,9 +62,7 @@ class Speech:
     @property
     def words(self) -> tuple[Word, ...] | None:
         """The timed words of the written audio; None without timings."""
-        from vivace.engine.timings import join_words  # imports torch
-
-        return join_words(self._words, self._speed, self.audio_s)
+        return move_words(join_words(self._words), 0.0, self.audio_s, self._speed)
 
     def report(self, **facts: Any) -> Report | None:
         """The report, or None without audio."""

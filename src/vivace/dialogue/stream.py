@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from vivace.audio.clip import AudioChunk
 from vivace.audio.trim import find_sound
 from vivace.dialogue.script import DialogueLine
 from vivace.dialogue.talk import KEPT_S, LineSpacing, Samples
-from vivace.speech import FinishReason, Usage, Word
+from vivace.speech import FinishReason, Usage, Word, join_words, move_words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -203,8 +204,8 @@ class _LineSound:
         self._num_samples = 0
         self._first: int | None = 0 if begins_with_pause else None  # first audible sample
         self._last = self._num_laid = self._num_searched = 0
-        self._words: list[Word] | None = []
-        self._length_s: float | None = None  # known when the line has ended
+        self._words: tuple[Word, ...] | None = ()
+        self._length_s = math.inf  # known when the line has ended
 
     @property
     def start(self) -> int:
@@ -238,9 +239,7 @@ class _LineSound:
     def add(self, chunk: AudioChunk) -> None:
         self._append(chunk.samples)
         self._search(chunk.is_last)
-        self._words = None if chunk.words is None or self._words is None else [
-            *self._words, *chunk.words
-        ]  # fmt: skip
+        self._words = join_words((self._words, chunk.words))
         if self._first is None:
             return
         begin = max(0, self._first - self._margin)
@@ -255,10 +254,10 @@ class _LineSound:
         """Return the new words, in seconds of the dialogue."""
         if self._words is None or self._first is None:
             return None if self._words is None else ()
-        words, self._words = self._words, []
+        words, self._words = self._words, ()
         begin = max(0, self._first - self._margin)
-        own = [word.moved(-begin / self._rate, self._length_s) for word in words]
-        return tuple(word.moved((self.start - self._first + begin) / self._rate) for word in own)
+        own = move_words(words, -begin / self._rate, self._length_s)
+        return move_words(own, (self.start - self._first + begin) / self._rate)
 
     def _search(self, is_last: bool) -> None:
         """Search only the new samples with the rule of `sound_span`."""

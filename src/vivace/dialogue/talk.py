@@ -17,7 +17,7 @@ from vivace.audio.writer import write_audio
 from vivace.dialogue.names import FreeNames
 from vivace.dialogue.script import DialogueLine
 from vivace.errors import RequestError
-from vivace.speech import Usage, Word, shown
+from vivace.speech import Usage, join_words, move_words, shown
 
 MAX_GAP_S = 10.0
 KEPT_S = 0.05  # silence kept around a line, because it may contain the end of a sound
@@ -139,10 +139,8 @@ def arrange(
             start = max(start, end + round(gap_s * audio.sample_rate), own_ends.get(speaker, 0))
         start = max(start, kept)
         cut = audio.samples[first - kept : last + round(KEPT_S * audio.sample_rate)]
-        words = audio.words and tuple(
-            word.moved((kept - first) / audio.sample_rate, len(cut) / audio.sample_rate)
-            for word in audio.words
-        )
+        begin_s, length_s = (first - kept) / audio.sample_rate, len(cut) / audio.sample_rate
+        words = move_words(audio.words, -begin_s, length_s)
         own = dataclasses.replace(audio, samples=cut, words=words)
         spoken.append(SpokenLine(speaker=speaker, text=line.text, start=start - kept, audio=own))
         own_ends[speaker] = start + last - first
@@ -176,16 +174,10 @@ def _join(lines: Sequence[SpokenLine], wall_s: float) -> Dialogue:
             wall_s=wall_s,
             first_audio_ms=1000 * wall_s,  # all audio is returned at once
         ),
-        words=_join_words(lines),
+        # Their offsets refer to the text of the line.
+        words=join_words(move_words(line.audio.words, line.start_s) for line in lines),
         lines=tuple(lines),
     )
-
-
-def _join_words(lines: Sequence[SpokenLine]) -> tuple[Word, ...] | None:
-    """The words of all lines, or None if a line has none. Offsets refer to the line's text."""
-    if any(line.audio.words is None for line in lines):
-        return None
-    return tuple(word.moved(line.start_s) for line in lines for word in line.audio.words or ())
 
 
 def _lay(lines: Sequence[SpokenLine], num_samples: int) -> Samples:

@@ -15,9 +15,8 @@ from vivace.audio.speed import SpeedChanger
 from vivace.audio.trim import StartTrimmer
 from vivace.engine.frame_block import FrameBlock
 from vivace.engine.steps import Wait
-from vivace.engine.timings import join_words
 from vivace.model.config import CodecConfig
-from vivace.speech import FinishReason, Usage, Word
+from vivace.speech import FinishReason, Usage, Word, join_words, move_words
 from vivace.text.pauses import Pause
 
 Steps = Generator[AudioChunk | Wait, None, None]
@@ -44,11 +43,10 @@ def _joined(empty: Sequence[AudioChunk], chunk: AudioChunk) -> AudioChunk:
     if not empty:
         return chunk
     chunks = [*empty, chunk]
-    words = [word for one in chunks for word in one.words or ()]
     return dataclasses.replace(
         chunk,
         codes=np.concatenate([one.codes for one in chunks]),
-        words=None if any(one.words is None for one in chunks) else tuple(words),
+        words=join_words(one.words for one in chunks),
     )
 
 
@@ -121,6 +119,7 @@ class Assembler:
         samples = np.concatenate([chunk.samples for chunk in chunks])
         samples = self.without_stall(samples)
         samples = np.concatenate([speed.process(samples), speed.finish()])
+        words = join_words(chunk.words for chunk in chunks)
         length_s = len(samples) / self.sample_rate
         return Audio(
             samples=samples,
@@ -128,7 +127,7 @@ class Assembler:
             codes=np.concatenate([chunk.codes for chunk in chunks]),
             finish_reason=finish_reason,
             usage=dataclasses.replace(usage, audio_s=length_s, wall_s=self.wall_s),
-            words=join_words([chunk.words for chunk in chunks], speed.speed, length_s),
+            words=move_words(words, 0.0, length_s, speed.speed),
         )
 
     def without_stall(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -6,7 +6,6 @@ for frames, except for the first block of an utterance, so that first audio is n
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Callable, Sequence
 
@@ -107,25 +106,3 @@ class UtteranceTimings:
             self._has_failed = True
             log.warning("the word timings of an utterance failed", exc_info=True)
         self.is_ready = True
-
-
-def join_words(
-    parts: Sequence[tuple[Word, ...] | None], speed: float, length_s: float
-) -> tuple[Word, ...] | None:
-    """Join the words of chunks whose audio is then changed in speed and cut to a length.
-
-    None if a chunk has no timings, because some of the words would look like all of them.
-    """
-    words = list[Word]()
-    for part in parts:
-        if part is None:
-            return None
-        words += part
-    return tuple(
-        dataclasses.replace(
-            word,
-            start_s=min(word.start_s / speed, length_s),
-            end_s=min(word.end_s / speed, length_s),
-        )
-        for word in words
-    )

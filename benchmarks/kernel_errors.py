@@ -144,23 +144,26 @@ def _attend_slots(given: Given) -> Iterator[Pair]:
     k, v = (_stored(given, name, num_chunks) for name in ("keys", "values"))
     k[rows, :, positions], v[rows, :, positions] = new_k, new_v
     mask = torch.arange(k.shape[2], device=q.device) < num_keys[:, None]
-    out, peak, total = _tensors(given, "part_out", "part_max", "part_sum")
-    yield Pair(
-        _attend(q, k, v, mask, given), lambda: _merged(out, peak, total, num_chunks), out.dtype
-    )
+    expected, out = _attend(q, k, v, mask, given), given["out"]
+    if given["NUM_SPANS"] == 1:
+        yield _output(out, expected.flatten(1))
+        return
+    peak, total = _tensors(given, "part_max", "part_sum")
+    num_spans = -(-num_chunks // given["SPAN"])
+    yield Pair(expected, lambda: _merged(out, peak, total, num_spans), out.dtype)
 
 
-def _merged(out: Tensor, peak: Tensor, total: Tensor, num_chunks: int) -> Tensor:
-    """Partial results [rows, heads, chunks, D] of rows with the same number of chunks."""
-    out, peak, total = (each[:, :, :num_chunks].double() for each in (out, peak, total))
+def _merged(out: Tensor, peak: Tensor, total: Tensor, num_spans: int) -> Tensor:
+    """Partial results [rows, heads, spans, D] of rows with the same number of spans."""
+    out, peak, total = (each[:, :, :num_spans].double() for each in (out, peak, total))
     share = (peak - peak.amax(-1, keepdim=True)).exp()
     return (share[..., None] * out).sum(2) / (share * total).sum(2)[..., None]
 
 
-def _merge_chunks(given: Given) -> Iterator[Pair]:
-    num_chunks = -(-int(given["num_keys"].max()) // given["CHUNK"])
+def _merge_spans(given: Given) -> Iterator[Pair]:
+    num_spans = -(-int(given["num_keys"].max()) // given["KEYS"])
     out, peak, total = _tensors(given, "part_out", "part_max", "part_sum")
-    yield _output(given["out"], _merged(out, peak, total, num_chunks).flatten(1))
+    yield _output(given["out"], _merged(out, peak, total, num_spans).flatten(1))
 
 
 def _attend_frame(given: Given) -> Iterator[Pair]:
@@ -346,7 +349,7 @@ REFERENCES: dict[str, Callable[[Given], Iterator[Pair]]] = {
     "residual_norm_kernel": _residual_norm,
     "rms_norm_kernel": _rms_norm,
     "attend_slots_kernel": _attend_slots,
-    "merge_chunks_kernel": _merge_chunks,
+    "merge_spans_kernel": _merge_spans,
     "attend_frame_kernel": _attend_frame,
     "store_keys_kernel": _store_keys,
     "attend_prompts_kernel": _attend_prompts,

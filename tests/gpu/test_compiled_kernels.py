@@ -34,7 +34,10 @@ KERNELS: list[tuple[Any, dict[str, Any]]] = [
         attention_kernels.attend_frame_kernel,
         {**ATTENTION, "NUM_NEW": 1, "NUM_POSITIONS": 16, "BLOCK": 16},
     ),
-    (attention_kernels.attend_slots_kernel, {**ATTENTION, "CHUNK": 64, "NUM_CHUNKS": 4, "SPAN": 4}),
+    (
+        attention_kernels.attend_slots_kernel,
+        {**ATTENTION, "CHUNK": 64, "SPAN": 4, "NUM_SPANS": 1},
+    ),
     (attention_kernels.store_keys_kernel, {**ATTENTION, "BLOCK": 8, "CHUNK": 64}),
     (attention_kernels.attend_prompts_kernel, {**ATTENTION, "ROWS": 8, "BLOCK": 16, "CHUNK": 64}),
     (product_kernels.rms_norm_kernel, {"BLOCK": 1024, "OVERLAPS": False}),

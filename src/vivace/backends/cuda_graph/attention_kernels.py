@@ -34,92 +34,107 @@ def _rotated(head, mask, weight, cos, sin, position, eps, D: tl.constexpr, dtype
 @triton.jit(do_not_specialize=["layer"])
 def attend_slots_kernel(
     qkv, keys, values, pages, q_weight, k_weight, cos, sin,
-    slots, positions, num_keys, part_out, part_max, part_sum,
+    slots, positions, num_keys, out, part_max, part_sum,
     pages_stride, page_stride, head_stride, eps, softmax_scale,
     watch, watched_scores, score_stride, layer,
     NUM_KV: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr,
-    CHUNK: tl.constexpr, NUM_CHUNKS: tl.constexpr,
+    CHUNK: tl.constexpr,
     SPAN: tl.constexpr,  # chunks of one block
+    NUM_SPANS: tl.constexpr,  # 1: `out` is the result, else float32 partial results
     OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """Attention of one new token per row to chunks of its slot's keys, for one KV head.
+    """Attention of one new token per row to a span of its slot's keys, for one KV head.
 
-    The scores of the watched head are stored, at the slot's positions.
+    The new token is the first key of the last span. The scores of the watched head are stored, at
+    the slot's positions.
     """
     dtype: tl.constexpr = qkv.dtype.element_ty
-    row, head, first = tl.program_id(0), tl.program_id(1), tl.program_id(2) * SPAN
-    wait_for_last(OVERLAPS)
+    row, head, span = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     count = tl.load(num_keys + row).to(tl.int32)
-    if first * CHUNK >= count:
-        return
     position = tl.load(positions + row).to(tl.int32)
     slot = tl.load(slots + row)
     slot_pages = pages + slot * pages_stride
-    is_watched = (tl.load(watch) == layer) & (tl.load(watch + 1) == head)
-    start = qkv + row * (GROUP + 2) * NUM_KV * D
+    wait_for_last(OVERLAPS)  # an earlier kernel wrote the numbers above
+    if span * SPAN * CHUNK >= count:
+        return
     d = tl.arange(0, D)[None, :]
-    one = tl.arange(0, 1)
-    k_head = start + (GROUP * NUM_KV + head + one) * D
-    new_k = _rotated(k_head, one == 0, k_weight, cos, sin, position + one, eps, D, dtype)
-    new_v = tl.load(start + ((GROUP + 1) * NUM_KV + head) * D + d)
-    end = tl.minimum(first + SPAN, tl.cdiv(count, CHUNK))
-    if end * CHUNK >= count:  # the last chunk's block stores the new token
+    r = tl.arange(0, 16)  # query heads of this key head
+    start = qkv + row * (GROUP + 2) * NUM_KV * D
+    q_head = start + (head * GROUP + r) * D
+    q = _rotated(q_head, r < GROUP, q_weight, cos, sin, position + r * 0, eps, D, dtype)
+    is_watched = (tl.load(watch) == layer) & (tl.load(watch + 1) == head)
+    is_kept = (r == tl.load(watch + 2)) & is_watched
+    kept = watched_scores + slot * score_stride
+    top = tl.full((16,), -float("inf"), tl.float32)
+    total = tl.zeros((16,), tl.float32)
+    acc = tl.zeros((16, D), tl.float32)
+    if (span + 1) * SPAN * CHUNK >= count:
+        one = tl.arange(0, 1)
+        k_head = start + (GROUP * NUM_KV + head + one) * D
+        new_k = _rotated(k_head, one == 0, k_weight, cos, sin, position + one, eps, D, dtype)
+        new_v = tl.load(start + ((GROUP + 1) * NUM_KV + head) * D + d)
         page = tl.load(slot_pages + position // CHUNK).to(tl.int64)
         at = page * page_stride + head * head_stride + (position % CHUNK) * D + d
         tl.store(keys + at, new_k)
         tl.store(values + at, new_v)
-    r = tl.arange(0, 16)  # query heads of this key head
-    q_head = start + (head * GROUP + r) * D
-    q = _rotated(q_head, r < GROUP, q_weight, cos, sin, position + r * 0, eps, D, dtype)
+        if position < count:  # not of a row that waits
+            top = tl.sum(q.to(tl.float32) * new_k.to(tl.float32), 1) * softmax_scale
+            tl.store(kept + position + r * 0, top, mask=is_kept)
+            total += 1.0
+            acc += new_v.to(tl.float32)
+    num_old = tl.minimum(count, position)
     i = tl.arange(0, CHUNK)
-    for chunk in range(first, end):
+    for chunk in range(span * SPAN, tl.minimum((span + 1) * SPAN, tl.cdiv(num_old, CHUNK))):
         t = chunk * CHUNK + i
-        is_old, is_new = (t < count) & (t != position), t == position
+        is_key = t < num_old
         base = tl.load(slot_pages + chunk).to(tl.int64) * page_stride + head * head_stride
-        k = tl.load(keys + base + i[:, None] * D + d, mask=is_old[:, None], other=0.0)
-        v = tl.load(values + base + i[:, None] * D + d, mask=is_old[:, None], other=0.0)
-        k = tl.where(is_new[:, None], new_k, k)
-        v = tl.where(is_new[:, None], new_v, v)
+        k = tl.load(keys + base + i[:, None] * D + d, mask=is_key[:, None], other=0.0)
+        v = tl.load(values + base + i[:, None] * D + d, mask=is_key[:, None], other=0.0)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * softmax_scale
-        scores = tl.where((t < count)[None, :], scores, -float("inf"))
-        if is_watched:
-            is_kept = (r == tl.load(watch + 2))[:, None] & (t < count)[None, :]
-            kept_at = watched_scores + slot * score_stride + t[None, :] + (r * 0)[:, None]
-            tl.store(kept_at, scores, mask=is_kept)
-        peak = tl.max(scores, 1)
+        scores = tl.where(is_key[None, :], scores, -float("inf"))
+        tl.store(kept + t[None, :] + (r * 0)[:, None], scores, is_kept[:, None] & is_key[None, :])
+        peak = tl.maximum(top, tl.max(scores, 1))
+        share = tl.exp(top - peak)
         p = tl.exp(scores - peak[:, None])
-        mixed = tl.dot(p.to(dtype), v, input_precision="ieee")
-        part = (row * NUM_KV * GROUP + head * GROUP + r) * NUM_CHUNKS + chunk
-        tl.store(part_out + part[:, None].to(tl.int64) * D + d, mixed, mask=(r < GROUP)[:, None])
-        tl.store(part_max + part, peak, mask=r < GROUP)
-        tl.store(part_sum + part, tl.sum(p, 1), mask=r < GROUP)
+        total = total * share + tl.sum(p, 1)
+        acc = acc * share[:, None] + tl.dot(p.to(dtype), v, input_precision="ieee")
+        top = peak
+    is_query = r < GROUP
+    part = ((row * NUM_KV + head) * GROUP + r) * NUM_SPANS + span
+    at = out + part[:, None].to(tl.int64) * D + d
+    if NUM_SPANS == 1:
+        tl.store(at, (acc / total[:, None]).to(dtype), mask=is_query[:, None])
+    else:
+        tl.store(at, acc, mask=is_query[:, None])
+        tl.store(part_max + part, top, mask=is_query)
+        tl.store(part_sum + part, total, mask=is_query)
 
 
 @triton.jit
-def merge_chunks_kernel(
+def merge_spans_kernel(
     part_out, part_max, part_sum, num_keys, out,
-    D: tl.constexpr, CHUNK: tl.constexpr, NUM_CHUNKS: tl.constexpr, OVERLAPS: tl.constexpr,
+    D: tl.constexpr, KEYS: tl.constexpr, NUM_SPANS: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """Merge the chunks of one row and query head, sixteen at a time for every span."""
+    """Merge the spans of one row and query head, sixteen at a time; a span has `KEYS` keys."""
     wait_for_last(OVERLAPS)
     at = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
-    num_chunks = tl.cdiv(tl.load(num_keys + tl.program_id(0)).to(tl.int32), CHUNK)
+    num_spans = tl.cdiv(tl.load(num_keys + tl.program_id(0)).to(tl.int32), KEYS)
     d = tl.arange(0, D)
     top = -float("inf")
-    for first in range(0, num_chunks, 16):
+    for first in range(0, num_spans, 16):
         i = first + tl.arange(0, 16)
-        peaks = tl.load(part_max + at * NUM_CHUNKS + i, mask=i < num_chunks, other=-float("inf"))
+        peaks = tl.load(part_max + at * NUM_SPANS + i, mask=i < num_spans, other=-float("inf"))
         top = tl.maximum(top, tl.max(peaks, 0))
     total = 0.0
     acc = tl.zeros((D,), tl.float32)
-    for first in range(0, num_chunks, 16):
+    for first in range(0, num_spans, 16):
         i = first + tl.arange(0, 16)
-        is_chunk = i < num_chunks
-        part = at * NUM_CHUNKS + i
-        peaks = tl.load(part_max + part, mask=is_chunk, other=-float("inf"))
-        sums = tl.load(part_sum + part, mask=is_chunk, other=0.0)
+        is_span = i < num_spans
+        part = at * NUM_SPANS + i
+        peaks = tl.load(part_max + part, mask=is_span, other=-float("inf"))
+        sums = tl.load(part_sum + part, mask=is_span, other=0.0)
         mixed_at = part_out + part[:, None].to(tl.int64) * D + d[None, :]
-        mixed = tl.load(mixed_at, mask=is_chunk[:, None], other=0.0)
+        mixed = tl.load(mixed_at, mask=is_span[:, None], other=0.0)
         share = tl.exp(peaks - top)
         total += tl.sum(share * sums, 0)
         acc += tl.sum(share[:, None] * mixed, 0)
@@ -210,7 +225,6 @@ def attend_frame_kernel(
     OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """The predictor's attention: `NUM_NEW` new tokens per slot from position `first` on."""
-    wait_for_last(OVERLAPS)
     dtype: tl.constexpr = qkv.dtype.element_ty
     slot, head = tl.program_id(0), tl.program_id(1)
     width: tl.constexpr = (GROUP + 2) * NUM_KV * D
@@ -221,6 +235,7 @@ def attend_frame_kernel(
     at = first_at + t[:, None] * D + d
     k = tl.load(keys + at, mask=(t < first)[:, None], other=0.0)
     v = tl.load(values + at, mask=(t < first)[:, None], other=0.0)
+    wait_for_last(OVERLAPS)  # an earlier kernel stored the keys and values above
     one = tl.arange(0, 1)
     for i in tl.static_range(NUM_NEW):
         k_head = start + i * width + (GROUP * NUM_KV + head + one) * D

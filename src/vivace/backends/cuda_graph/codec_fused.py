@@ -29,6 +29,8 @@ from vivace.backends.cuda_graph.codec_layers import (
     Product,
     RingAttention,
     TransformerLayer,
+    Unit,
+    Waveform,
     rounded,
 )
 from vivace.backends.cuda_graph.codec_plain import SlotDecoder
@@ -69,16 +71,7 @@ class FusedDecoder(SlotDecoder):
         x = self._first.activate(x, past)
         for block in self._blocks:
             x = block.run(x, past)
-        return self._last.run(x, past).flatten(1)
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    first: Product
-    second: Product
-
-    def run(self, x: Tensor, active: Tensor, past: Past) -> tuple[Tensor, Tensor]:
-        return self.second.run_both(self.first.activate(active, past), past, residual=x)
+        return self._last.run(x, past)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +87,7 @@ class UpsamplingBlock:
         *units, last = self.units
         for unit in units:
             x, active = unit.run(x, active, past)
-        return last.second.activate(last.first.activate(active, past), past, residual=x)
+        return last.activate(x, active, past)
 
 
 class WeightPacker:
@@ -208,13 +201,13 @@ class WeightPacker:
             ),
         )
 
-    def vocoder(self, decoder: CodecDecoder) -> tuple[Product, list[UpsamplingBlock], Product]:
+    def vocoder(self, decoder: CodecDecoder) -> tuple[Product, list[UpsamplingBlock], Waveform]:
         first, *blocks, snake, last = decoder.decoder
         parts = [cast("UpsampleBlock", block).block for block in blocks]
         snakes = [*(part[0] for part in parts), snake]
         opening = self._convolution(first, snakes[0])
         packed = [self._block(part, after) for part, after in zip(parts, snakes[1:], strict=True)]
-        return opening, packed, self._convolution(last, is_clamped=True)
+        return opening, packed, self._waveform(cast("CausalConv1d", last))
 
     def _block(self, layers: nn.ModuleList, after: nn.Module) -> UpsamplingBlock:
         _, upsample, *rest = layers
@@ -233,20 +226,26 @@ class WeightPacker:
             ),
         )
 
-    def _convolution(
-        self, layer: nn.Module, snake: nn.Module | None = None, *, is_clamped: bool = False
-    ) -> Product:
+    def _convolution(self, layer: nn.Module, snake: nn.Module) -> Product:
         layer = cast("CausalConv1d", layer)
-        weight = layer.conv.weight.detach().permute(2, 0, 1).contiguous()
-        layer.conv.weight = nn.Parameter(weight.permute(1, 2, 0), requires_grad=False)  # no copy
         return Product(
-            weight.to(self._dtype),
+            self._filters(layer),
             layer.conv.bias,
             dilation=layer.conv.dilation[0],
             history=self._history(layer.reach, layer.conv.in_channels),
-            is_clamped=is_clamped,
             activation=self._snake(snake),
         )
+
+    def _waveform(self, layer: CausalConv1d) -> Waveform:
+        assert layer.conv.bias is not None
+        history = self._history(layer.reach, layer.conv.in_channels)
+        return Waveform(self._filters(layer), layer.conv.bias, history)
+
+    def _filters(self, layer: CausalConv1d) -> Tensor:
+        """[taps, out, in]; the layer keeps a view of it where the dtype is the same."""
+        weight = layer.conv.weight.detach().permute(2, 0, 1).contiguous()
+        layer.conv.weight = nn.Parameter(weight.permute(1, 2, 0), requires_grad=False)  # no copy
+        return weight.to(self._dtype)
 
     def _upsample(self, layer: CausalConvTranspose1d, snake: nn.Module | None = None) -> Product:
         weight = _taps(layer).to(self._dtype)

@@ -60,12 +60,24 @@ def _rounded(x, PRECISION: tl.constexpr):
     return x
 
 
+@triton.jit
+def _snake(x, n, frequency, inverse_gain):
+    """The snake activation of x [M, N], whose columns are the channels `n`."""
+    wave = _sine(x * tl.load(frequency + n)[None, :])
+    return x + tl.load(inverse_gain + n)[None, :] * (wave * wave)
+
+
+@triton.jit
+def _input_rows(x, past, at, reach, size):
+    """Pointers to the inputs at time `at`; those before the chunk are in the slot's history."""
+    return tl.where(at >= 0, x + at * size, past + (at + reach) * size)
+
+
 @triton.jit(do_not_specialize=["num_rows", "length", "dilation", "reach"])
 def product_kernel(
     x, history, slots, norm, weight, bias, scale, residual, out, active, frequency, inverse_gain,
     num_rows, length, in_size, out_size, bias_size, dilation, reach, history_stride, eps,
-    TAPS: tl.constexpr, IS_GATED: tl.constexpr, ACTIVATION: tl.constexpr,
-    IS_CLAMPED: tl.constexpr, PRECISION: tl.constexpr,
+    TAPS: tl.constexpr, IS_GATED: tl.constexpr, ACTIVATION: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """out[m, n] = bias + sum over taps and channels of x[m - reach + tap, c] * weight[tap, n, c].
@@ -95,8 +107,7 @@ def product_kernel(
         c = (i % num_blocks) * BLOCK_K + within
         row = first + t * in_size
         if TAPS > 1:
-            at = t + tap * dilation - reach
-            row = tl.where(at >= 0, first + at * in_size, past + (at + reach) * in_size)
+            row = _input_rows(first, past, t + tap * dilation - reach, reach, in_size)
         w_row = weight + (tap * out_size + n).to(tl.int64) * in_size
         a = tl.load(row[:, None] + c, mask=is_row[:, None] & (c < in_size), other=0.0)
         w_mask = is_column[:, None] & (c < in_size)
@@ -128,19 +139,110 @@ def product_kernel(
         acc *= tl.load(scale + n, mask=is_column, other=0.0)[None, :]
     if residual is not None:
         acc += tl.load(residual + at_out, mask=mask, other=0.0)
-    if IS_CLAMPED:
-        acc = tl.minimum(tl.maximum(acc, -1.0), 1.0)
     if out is not None:
         tl.store(out + at_out, _within(acc, out.dtype.element_ty), mask=mask)
     if active is not None:
         if ACTIVATION == SNAKE:
-            factor = tl.load(frequency + n % bias_size, mask=is_column, other=0.0)
-            share = tl.load(inverse_gain + n % bias_size, mask=is_column, other=0.0)
-            wave = _sine(acc * factor[None, :])
-            acc += share[None, :] * (wave * wave)
+            acc = _snake(acc, n % bias_size, frequency, inverse_gain)
         if ACTIVATION == GELU:
             acc = 0.5 * acc * (1.0 + tl.erf(acc * 0.7071067811865476))
         tl.store(active + at_out, _within(acc, active.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _store_unit(
+    acc, m, n, is_row, bias, residual, out, active, frequency, inverse_gain, SIZE: tl.constexpr
+):
+    """Add bias and residual, and store the sum before and after the next activation."""
+    at = m[:, None].to(tl.int64) * SIZE + n[None, :]
+    mask = is_row[:, None]
+    acc += tl.load(bias + n)[None, :]
+    acc += tl.load(residual + at, mask=mask, other=0.0)
+    if out is not None:
+        tl.store(out + at, _within(acc, out.dtype.element_ty), mask=mask)
+    acc = _snake(acc, n, frequency, inverse_gain)
+    tl.store(active + at, _within(acc, active.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=["num_rows", "length", "dilation", "reach"])
+def unit_kernel(
+    x, history, slots, weight, bias, frequency, inverse_gain,
+    second_weight, second_bias, residual, out, active, next_frequency, next_inverse_gain,
+    num_rows, length, dilation, reach, history_stride,
+    SIZE: tl.constexpr, HEAD: tl.constexpr, TAIL: tl.constexpr,  # SIZE is their sum; TAIL may be 0
+    TAPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """A residual unit: convolution, snake, linear layer, residual, next snake.
+
+    Equal to two calls of product_kernel to the bit, but a block has all columns of its rows, so
+    that the hidden activations stay on the chip.
+    """
+    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    is_row = m < num_rows
+    batch, t = m // length, m % length
+    first = x + (m - t).to(tl.int64) * SIZE
+    past = history + tl.load(slots + batch, mask=is_row, other=0) * history_stride
+    n = tl.arange(0, HEAD)
+    within = tl.arange(0, BLOCK_K)[None, :]
+    acc = tl.zeros((BLOCK_M, HEAD), tl.float32)
+    if TAIL:
+        n_tail = HEAD + tl.arange(0, TAIL)
+        acc_tail = tl.zeros((BLOCK_M, TAIL), tl.float32)
+    for i in range(TAPS * (SIZE // BLOCK_K)):
+        tap = i // (SIZE // BLOCK_K)
+        c = (i % (SIZE // BLOCK_K)) * BLOCK_K + within
+        row = _input_rows(first, past, t + tap * dilation - reach, reach, SIZE)
+        a = tl.load(row[:, None] + c, mask=is_row[:, None], other=0.0)
+        tap_weight = weight + tap * SIZE * SIZE
+        w = tl.load(tap_weight + n[:, None] * SIZE + c)
+        acc = tl.dot(a, tl.trans(w), acc)
+        if TAIL:
+            w_tail = tl.load(tap_weight + n_tail[:, None] * SIZE + c)
+            acc_tail = tl.dot(a, tl.trans(w_tail), acc_tail)
+    dtype: tl.constexpr = x.dtype.element_ty
+    acc += tl.load(bias + n)[None, :]
+    hidden = _within(_snake(acc, n, frequency, inverse_gain), dtype).to(dtype)
+    y = tl.dot(hidden, tl.trans(tl.load(second_weight + n[:, None] * SIZE + n[None, :])))
+    if TAIL:
+        acc_tail += tl.load(bias + n_tail)[None, :]
+        hidden_tail = _within(_snake(acc_tail, n_tail, frequency, inverse_gain), dtype).to(dtype)
+        tail_rows = second_weight + n_tail[:, None] * SIZE
+        y = tl.dot(
+            hidden_tail, tl.trans(tl.load(second_weight + n[:, None] * SIZE + n_tail[None, :])), y
+        )
+        y_tail = tl.dot(hidden, tl.trans(tl.load(tail_rows + n[None, :])))
+        y_tail = tl.dot(hidden_tail, tl.trans(tl.load(tail_rows + n_tail[None, :])), y_tail)
+        _store_unit(
+            y_tail, m, n_tail, is_row, second_bias, residual, out, active,
+            next_frequency, next_inverse_gain, SIZE,
+        )  # fmt: skip
+    _store_unit(
+        y, m, n, is_row, second_bias, residual, out, active,
+        next_frequency, next_inverse_gain, SIZE,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["num_rows", "length"])
+def waveform_kernel(
+    x, history, slots, weight, bias, out, num_rows, length, size, history_stride,
+    TAPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """A convolution to one channel, clamped to -1 to 1; weight [taps, 1, size]."""
+    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    is_row = m < num_rows
+    batch, t = m // length, m % length
+    first = x + (m - t).to(tl.int64) * size
+    past = history + tl.load(slots + batch, mask=is_row, other=0) * history_stride
+    c = tl.arange(0, BLOCK_C)
+    acc = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
+    for tap in tl.static_range(TAPS):
+        row = _input_rows(first, past, t + tap - (TAPS - 1), TAPS - 1, size)
+        mask = is_row[:, None] & (c < size)[None, :]
+        a = tl.load(row[:, None] + c[None, :], mask=mask, other=0.0).to(tl.float32)
+        w = tl.load(weight + tap * size + c, mask=c < size, other=0.0).to(tl.float32)
+        acc += a * w[None, :]
+    y = tl.sum(acc, axis=1) + tl.load(bias)
+    tl.store(out + m, tl.minimum(tl.maximum(y, -1.0), 1.0), mask=is_row)
 
 
 @triton.jit(do_not_specialize=["length", "width"])
@@ -177,8 +279,7 @@ def mix_kernel(
     past = history + tl.load(slots + batch) * history_stride
     value = tl.load(bias + c, mask=mask, other=0.0)
     for tap in tl.static_range(TAPS):
-        at = t + tap - (TAPS - 1)
-        row = tl.where(at >= 0, x + (batch * length + at) * size, past + (at + TAPS - 1) * size)
+        row = _input_rows(x + batch * length * size, past, t + tap - (TAPS - 1), TAPS - 1, size)
         factor = tl.load(weight + tap * size + c, mask=mask, other=0.0)
         value += tl.load(row + c, mask=mask, other=0.0) * factor
     mean = tl.sum(tl.where(mask, value, 0.0), axis=0) / size

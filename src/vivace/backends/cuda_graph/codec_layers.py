@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from vivace.backends.cuda_graph import codec_kernels as kernels
-from vivace.backends.cuda_graph.codec_tiles import HALF, SPLIT, pick_tile
+from vivace.backends.cuda_graph.codec_tiles import HALF, SPLIT, UnitTile, pick_tile, pick_unit_tile
 from vivace.backends.cuda_graph.tiles import power_of_two
 from vivace.model.layers import RMSNorm
 
 ALIGNMENT = 4  # float32 numbers: 16 bytes
+WAVEFORM_ROWS = 32  # the same for all batches: the order of a sum depends on it
 NORM_ROWS = 64  # maximum rows of a tile that also sums squares
 
 
@@ -96,7 +97,6 @@ class Product:
     norm: RMSNorm | None = None  # before the product
     scale: Tensor | None = None  # per column, before the residual is added
     is_gated: bool = False
-    is_clamped: bool = False
     activation: Activation | None = None
     precision: str = SPLIT  # of a float32 weight, which is `rounded` for SINGLE
 
@@ -107,14 +107,14 @@ class Product:
     def run(self, x: Tensor, past: Past, *, residual: Tensor | None = None) -> Tensor:
         """x [B, T, in] to float32 [B, T, columns], before the activation."""
         out = self._empty(x, torch.float32)
-        self._launch(x, past, residual, out, None)
+        self.launch(x, past, residual, out, None)
         return out
 
     def activate(self, x: Tensor, past: Past, *, residual: Tensor | None = None) -> Tensor:
         """Like `run`, but returns the result after the activation."""
         assert self.activation is not None
         active = self._empty(x, self.activation.dtype)
-        self._launch(x, past, residual, None, active)
+        self.launch(x, past, residual, None, active)
         return active
 
     def run_both(
@@ -123,7 +123,7 @@ class Product:
         """The outputs before and after the activation, both in the next layer's dtype."""
         assert self.activation is not None
         out, active = (self._empty(x, self.activation.dtype) for _ in range(2))
-        self._launch(x, past, residual, out, active)
+        self.launch(x, past, residual, out, active)
         return out, active
 
     @property
@@ -133,13 +133,13 @@ class Product:
     def _empty(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         return x.new_empty(*x.shape[:2], self._num_columns, dtype=dtype)
 
-    def _launch(
+    def launch(
         self,
         x: Tensor,
         past: Past,
         residual: Tensor | None,
-        out: Tensor | None,
-        active: Tensor | None,
+        out: Tensor | None,  # before the activation
+        active: Tensor | None,  # after it
     ) -> None:
         batch, length, in_size = x.shape
         taps, columns, num_rows = len(self.weight), self._num_columns, batch * length
@@ -157,7 +157,7 @@ class Product:
             num_rows, length, in_size, columns, columns if self.bias is None else len(self.bias),
             self.dilation, self.reach, 0 if history is None else history.stride(0),
             0.0 if norm is None else norm.eps,
-            TAPS=taps, IS_GATED=self.is_gated, IS_CLAMPED=self.is_clamped,
+            TAPS=taps, IS_GATED=self.is_gated,
             ACTIVATION=kernels.PLAIN.value if activation is None else activation.kind,
             PRECISION=self.precision,
             BLOCK_M=tile.rows, BLOCK_N=tile.columns, BLOCK_K=tile.depth,
@@ -165,6 +165,80 @@ class Product:
         )  # fmt: skip
         if history is not None:
             _keep(x, history, past.slots, self.reach)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A residual unit: a convolution, its activation and a linear layer, added to the input."""
+
+    first: Product
+    second: Product
+
+    def run(self, x: Tensor, active: Tensor, past: Past) -> tuple[Tensor, Tensor]:
+        """The input before and after its activation to the output before and after the next one."""
+        out = torch.empty_like(x)
+        return out, self._launch(x, active, past, out)
+
+    def activate(self, x: Tensor, active: Tensor, past: Past) -> Tensor:
+        """Like `run`, but returns only the output after the activation."""
+        return self._launch(x, active, past, None)
+
+    def _launch(self, x: Tensor, active: Tensor, past: Past, out: Tensor | None) -> Tensor:
+        batch, length, size = x.shape
+        tile = pick_unit_tile(batch * length, size, x.device) if x.dtype == torch.float16 else None
+        next_active = torch.empty_like(x)
+        if tile is None:
+            self.second.launch(self.first.activate(active, past), past, x, out, next_active)
+        else:
+            self._launch_fused(x, active, past, out, next_active, tile)
+        return next_active
+
+    def _launch_fused(
+        self,
+        x: Tensor,
+        active: Tensor,
+        past: Past,
+        out: Tensor | None,
+        next_active: Tensor,
+        tile: UnitTile,
+    ) -> None:
+        first, second = self.first, self.second
+        after, then = first.activation, second.activation
+        assert after is not None
+        assert then is not None
+        batch, length, size = x.shape
+        num_rows, history = batch * length, past.histories.view(first.history)
+        kernels.unit_kernel[(-(-num_rows // tile.rows),)](
+            active, history, past.slots,
+            first.weight, first.bias, after.frequency, after.inverse_gain,
+            second.weight, second.bias, x, out, next_active, then.frequency, then.inverse_gain,
+            num_rows, length, first.dilation, first.reach, history.stride(0),
+            SIZE=size, HEAD=tile.head, TAIL=tile.tail, TAPS=len(first.weight),
+            BLOCK_M=tile.rows, BLOCK_K=tile.depth, num_warps=4, num_stages=3,
+        )  # fmt: skip
+        _keep(active, history, past.slots, first.reach)
+
+
+@dataclass(frozen=True, slots=True)
+class Waveform:
+    """The last convolution, to samples from -1 to 1."""
+
+    weight: Tensor  # [taps, 1, channels]
+    bias: Tensor  # [1]
+    history: int
+
+    def run(self, x: Tensor, past: Past) -> Tensor:
+        """[B, T, channels] to float32 [B, T]."""
+        batch, length, size = x.shape
+        history = past.histories.view(self.history)
+        out = x.new_empty(batch, length, dtype=torch.float32)
+        kernels.waveform_kernel[(-(-out.numel() // WAVEFORM_ROWS),)](
+            x, history, past.slots, self.weight, self.bias, out,
+            out.numel(), length, size, history.stride(0),
+            TAPS=len(self.weight), BLOCK_M=WAVEFORM_ROWS, BLOCK_C=power_of_two(size), num_warps=4,
+        )  # fmt: skip
+        _keep(x, history, past.slots, len(self.weight) - 1)
+        return out
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from vivace.backends.cuda_graph.tiles import num_multiprocessors
 MOST_WASTE = 4 / 3  # columns that are computed over columns that are there
 SPLIT, SINGLE, HALF = "tf32x3", "tf32", "half"  # the first two are Triton's names
 SPLIT_DEPTH = 32
+MIN_UNIT, MAX_UNIT = 32, 192  # channels of a residual unit that one kernel computes
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +28,10 @@ class Tile:
     num_stages: int = 3
 
 
-# From large to small. On an H200, 128 x 64 was the best or next to it in the layers with 768
-# channels and fewer, which take most of the time; in those before, 128 x 128 was as fast or faster.
-# Few rows wait for their weights, so small tiles load more steps ahead.
+# From large to small, the fastest on an H200. Few rows wait for their weights, so small tiles load
+# more steps ahead.
+WIDE = Tile(128, 128, 64)  # for many blocks of float16
+WIDE_WAVES = 4  # blocks per multiprocessor from which WIDE is faster
 LARGE = (Tile(128, 64, 64), Tile(64, 64, 64), Tile(64, 32, 64))
 SMALL = (
     Tile(32, 32, 64, num_warps=2, num_stages=8),
@@ -50,6 +52,10 @@ def pick_tile(
 ) -> Tile:
     """The largest tile that gives every multiprocessor a block, or else the smallest."""
     num_processors = num_multiprocessors(device)
+    num_wide = num_rows // WIDE.rows * (num_columns // WIDE.columns)
+    has_wide = precision == HALF and num_columns % WIDE.columns == 0
+    if has_wide and max_rows >= WIDE.rows and num_wide >= WIDE_WAVES * num_processors:
+        return replace(WIDE, depth=_whole_depth(WIDE.depth, depth))
     chosen = SMALL[-1]
     for tile in (*LARGE, *SMALL):
         across = -(-num_columns // tile.columns)
@@ -68,6 +74,25 @@ def pick_tile(
     is_small = chosen.rows == 16
     block = _whole_depth(128 if is_small else 32, depth)
     return replace(chosen, depth=block, num_warps=4, num_stages=4 if is_small else 3)
+
+
+@dataclass(frozen=True, slots=True)
+class UnitTile:
+    """Tile of a residual unit: a block has all columns, in one or two powers of two."""
+
+    head: int  # columns
+    tail: int
+    depth: int
+    rows: int = 64
+
+
+def pick_unit_tile(num_rows: int, num_channels: int, device: torch.device) -> UnitTile | None:
+    """The tile of a float16 residual unit, or None where two products are faster or must be."""
+    head = 1 << num_channels.bit_length() - 1
+    tail = num_channels - head
+    tile = UnitTile(head, tail, _whole_depth(64, num_channels))
+    is_fit = MIN_UNIT <= num_channels <= MAX_UNIT and tail in (0, head // 2)
+    return tile if is_fit and num_rows // tile.rows >= num_multiprocessors(device) else None
 
 
 def _whole_depth(block: int, depth: int) -> int:

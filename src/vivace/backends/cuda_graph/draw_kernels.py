@@ -74,10 +74,14 @@ def draw_kernel(
     BLOCK: tl.constexpr, WIDTH_BLOCK: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """Draw one code per row as in sampling.py; store its embedding and add it to `code_sum`."""
-    wait_for_last(OVERLAPS)
     row = tl.program_id(0)
     v = tl.arange(0, BLOCK)
     is_code = v < num_codes
+    extra = tl.load(noise + row.to(tl.int64) * noise_stride + v, mask=is_code, other=0.0)
+    extra = tl.where(tl.load(is_greedy + row) != 0, 0.0, extra)
+    heat = tl.load(temperature + row)
+    rank = tl.load(last + row).to(tl.int32) + 1
+    wait_for_last(OVERLAPS)
     scores = tl.load(logits + row * num_codes + v, mask=is_code, other=-float("inf"))
     scores = scores.to(tl.float32)
     if IS_FIRST and not IS_SHAPED:
@@ -88,8 +92,6 @@ def draw_kernel(
         is_closed = (v != eos) | (tl.load(is_early + row) != 0)
         scores = tl.where((v >= first_special) & is_closed, -float("inf"), scores)
     if not IS_SHAPED:
-        heat = tl.load(temperature + row)
-        rank = tl.load(last + row).to(tl.int32) + 1
         lowest = -float("inf")
         if rank < num_codes:
             # Division keeps the order, so search before it, where bfloat16 logits have 16 bits.
@@ -97,8 +99,7 @@ def draw_kernel(
         scores = tl.div_rn(scores, heat)
         scores = tl.where(scores < lowest, -float("inf"), scores)
     is_broken = tl.max((scores != scores).to(tl.int32), 0) > 0
-    extra = tl.load(noise + row.to(tl.int64) * noise_stride + v, mask=is_code, other=0.0)
-    scores += tl.where(tl.load(is_greedy + row) != 0, 0.0, extra)
+    scores += extra
     scores = tl.where(is_code, scores, -float("inf"))
     best, code = tl.max(scores, 0, return_indices=True, return_indices_tie_break_left=True)
     code = tl.minimum(code, num_codes - 1)

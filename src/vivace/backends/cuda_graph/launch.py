@@ -11,12 +11,12 @@ from vivace.backends.cuda_graph import attention_kernels
 from vivace.backends.cuda_graph.buckets import TILE
 from vivace.backends.cuda_graph.pages import PAGE
 from vivace.backends.cuda_graph.products import options
-from vivace.backends.cuda_graph.tiles import num_multiprocessors, power_of_two
+from vivace.backends.cuda_graph.tiles import power_of_two
 from vivace.model.layers import Block, RMSNorm
 
 CHUNK = PAGE  # keys of one step of attention
-MAX_SPAN = 4  # chunks per block, if enough blocks remain for all multiprocessors
-SLOT_WARPS, MERGE_WARPS, FRAME_WARPS = 2, 1, 4  # fastest on an H200 for all batch sizes
+SPAN = 4  # chunks per block; the same for all batches: the order of a sum depends on it
+SLOT_WARPS, MERGE_WARPS, FRAME_WARPS = 2, 1, 1  # fastest on an H200 for all batch sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +71,13 @@ class Pages:
 class Scratch:
     """Partial results of split-KV attention, before they are merged."""
 
-    out: Tensor  # float32 [B, heads, chunks, head_dim]
-    peak: Tensor  # float32 [B, heads, chunks]
+    out: Tensor  # float32 [B, heads, spans, head_dim]
+    peak: Tensor  # float32 [B, heads, spans]
     total: Tensor
 
     @classmethod
-    def make(cls, batch: int, heads: Heads, span: int, device: torch.device) -> Scratch:
-        shape = (batch, heads.num_heads, -(-span // CHUNK))
+    def make(cls, batch: int, heads: Heads, num_keys: int, device: torch.device) -> Scratch:
+        shape = (batch, heads.num_heads, -(-num_keys // (SPAN * CHUNK)))
         return cls(
             out=torch.empty(*shape, heads.head_dim, device=device),
             peak=torch.empty(shape, device=device),
@@ -99,25 +99,24 @@ def attend_slots(
 ) -> Tensor:
     """Attention of each row's new token to its slot's KV cache, [B, heads * head_dim]."""
     q_norm, k_norm = _norms(block)
-    batch, num_chunks = len(qkv), scratch.peak.shape[2]
+    batch, num_spans = len(qkv), scratch.peak.shape[2]
     out = torch.empty(batch, heads.width, dtype=qkv.dtype, device=qkv.device)
-    span = MAX_SPAN if batch * heads.num_kv_heads >= 2 * num_multiprocessors(qkv.device) else 1
-    grid = (batch, heads.num_kv_heads, -(-num_chunks // span))
-    attention_kernels.attend_slots_kernel[grid](
+    attention_kernels.attend_slots_kernel[(batch, heads.num_kv_heads, num_spans)](
         qkv, cache.keys, cache.values, pages.table,
-        q_norm.weight, k_norm.weight, heads.cos, heads.sin,
-        slots, positions, num_keys, scratch.out, scratch.peak, scratch.total,
+        q_norm.weight, k_norm.weight, heads.cos, heads.sin, slots, positions, num_keys,
+        out if num_spans == 1 else scratch.out, scratch.peak, scratch.total,
         *_strides(cache, pages), q_norm.eps, heads.head_dim**-0.5,
         watched.head, watched.scores, watched.scores.stride(0), cache.layer,
         NUM_KV=heads.num_kv_heads, GROUP=heads.group, D=heads.head_dim,
-        CHUNK=CHUNK, NUM_CHUNKS=num_chunks, SPAN=span, num_warps=SLOT_WARPS,
+        CHUNK=CHUNK, SPAN=SPAN, NUM_SPANS=num_spans, num_warps=SLOT_WARPS,
         num_stages=2, **options(qkv, is_rotating=True),
     )  # fmt: skip
-    attention_kernels.merge_chunks_kernel[(batch, heads.num_heads)](
-        scratch.out, scratch.peak, scratch.total, num_keys, out,
-        D=heads.head_dim, CHUNK=CHUNK, NUM_CHUNKS=num_chunks, num_warps=MERGE_WARPS,
-        **options(qkv),
-    )  # fmt: skip
+    if num_spans > 1:
+        attention_kernels.merge_spans_kernel[(batch, heads.num_heads)](
+            scratch.out, scratch.peak, scratch.total, num_keys, out,
+            D=heads.head_dim, KEYS=SPAN * CHUNK, NUM_SPANS=num_spans, num_warps=MERGE_WARPS,
+            **options(qkv),
+        )  # fmt: skip
     return out
 
 

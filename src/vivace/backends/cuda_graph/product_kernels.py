@@ -22,6 +22,8 @@ def wait_for_last(OVERLAPS: tl.constexpr):
     """Programmatic dependent launch: wait for the previous kernel, then let the next one start.
 
     In the other order, waiting kernels would occupy multiprocessors that the working kernel needs.
+    Because of this order, all kernels but the previous one have ended, so a kernel may read their
+    results before the wait.
     """
     if OVERLAPS:
         gdc_wait()
@@ -221,6 +223,7 @@ def residual_norm_kernel(
     row = tl.program_id(0)
     k = tl.arange(0, BLOCK)
     is_number = k < size
+    before = tl.load(residual + row * size + k, mask=is_number, other=0.0).to(tl.float32)
     wait_for_last(OVERLAPS)
     at, step = parts + row * size + k, num_rows * size
     first = tl.load(at, mask=is_number, other=0.0)
@@ -228,7 +231,6 @@ def residual_norm_kernel(
     second = tl.load(at + 2 * step, mask=is_number, other=0.0)
     second += tl.load(at + 3 * step, mask=is_number, other=0.0)
     y = (first + second).to(dtype).to(tl.float32)
-    before = tl.load(residual + row * size + k, mask=is_number, other=0.0).to(tl.float32)
     tl.store(out + row * size + k, (before + y).to(dtype), mask=is_number)
     tl.debug_barrier()  # read again: the order of a norm's sum depends on the layout of the load
     _normalise(out + row * size, weight, normed + row * size, size, eps, BLOCK)

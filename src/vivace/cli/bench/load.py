@@ -1,4 +1,4 @@
-"""Measures many streams: throughput at a fixed concurrency, and latency at a request rate.
+"""Measures many streams: throughput, live playback, and latency at a request rate.
 
 One event loop reads all streams, as in the server. One thread per stream would mostly wait for the
 GIL.
@@ -7,6 +7,7 @@ GIL.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import time
 from collections.abc import Sequence
@@ -16,6 +17,11 @@ from typing import Any
 from vivace.cli.bench.latency import TEXT, Subject
 from vivace.errors import QueueFullError
 
+LIVE_FRAMES = (60, 190)  # shortest and longest utterance of a live client: 5 to 15 s
+BUFFER_S = 0.5  # audio that a live client holds before it reads more
+SETTLING_S = 1.0  # of playback, in which a live client's underruns are counted apart
+RAMP_S = 5.0  # in which the live clients start
+
 
 @dataclass(frozen=True, slots=True)
 class ClientResult:
@@ -24,29 +30,38 @@ class ClientResult:
     first_audio_ms: float
     audio_s: float
     num_underruns: int  # chunks that arrived after all earlier audio had been played
+    num_early: int = 0  # of them in the first `SETTLING_S` of playback
 
 
 async def run_client(
-    subject: Subject, num_frames: int, seed: int, began: float | None = None
+    subject: Subject,
+    num_frames: int,
+    seed: int,
+    began: float | None = None,
+    buffer_s: float | None = None,
 ) -> ClientResult:
     """Read a stream and count the underruns of a playback in real time.
 
-    Latency is measured from `began`, so that the delay of a busy event loop is included.
+    Latency is measured from `began`, so that the delay of a busy event loop is included. A client
+    reads as fast as it can, or with `buffer_s` in real time.
     """
     began = time.perf_counter() if began is None else began
-    played_until: float | None = None
-    first_ms, audio_s, num_underruns = 0.0, 0.0, 0
+    started = played_until = 0.0
+    first_ms, audio_s, num_underruns, num_early = 0.0, 0.0, 0, 0
     async for chunk in subject.tts.astream(TEXT, seed=seed, **subject.length(num_frames)):
         now = time.perf_counter()
         seconds = len(chunk.samples) / chunk.sample_rate
-        if played_until is None:
-            first_ms, played_until = 1000 * (now - began), now
+        if not started:
+            first_ms, started, played_until = 1000 * (now - began), now, now
         elif seconds and now > played_until:
             num_underruns += 1
+            num_early += now - started < SETTLING_S
             played_until = now
         played_until += seconds
         audio_s += seconds
-    return ClientResult(first_ms, audio_s, num_underruns)
+        if buffer_s is not None:
+            await asyncio.sleep(max(0.0, played_until - buffer_s - now))
+    return ClientResult(first_ms, audio_s, num_underruns, num_early)
 
 
 def measure_throughput(
@@ -72,6 +87,36 @@ def measure_throughput(
         "audio_s_per_s": round(sum(result.audio_s for result in results) / seconds, 2),
         "first_audio_ms": percentiles([result.first_audio_ms for result in results]),
         "underruns": sum(result.num_underruns for result in results),
+    }
+
+
+def measure_live(subject: Subject, num_streams: int, *, seconds: float) -> dict[str, Any]:
+    """`num_streams` clients that play their streams in real time, one utterance after another."""
+    results: list[ClientResult] = []
+    generator = random.Random(7)
+
+    async def run(client: int, until: float) -> None:
+        await asyncio.sleep(generator.uniform(0, RAMP_S))
+        for number in itertools.count():
+            if time.perf_counter() >= until:
+                return
+            num_frames = generator.randint(*LIVE_FRAMES)
+            seed = 1000 * client + number
+            results.append(await run_client(subject, num_frames, seed, buffer_s=BUFFER_S))
+
+    async def run_all() -> None:
+        until = time.perf_counter() + RAMP_S + seconds
+        await asyncio.gather(*(run(client, until) for client in range(num_streams)))
+
+    asyncio.run(run_all())
+    return {
+        "live_streams": num_streams,
+        "seconds": seconds,
+        "utterances": len(results),
+        "audio_s": round(sum(result.audio_s for result in results), 1),
+        "first_audio_ms": percentiles([result.first_audio_ms for result in results]),
+        "underruns": sum(result.num_underruns - result.num_early for result in results),
+        "underruns_in_first_second": sum(result.num_early for result in results),
     }
 
 

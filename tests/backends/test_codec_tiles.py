@@ -14,8 +14,11 @@ from vivace.backends.cuda_graph.codec_tiles import (
     SINGLE,
     SMALL,
     SPLIT,
+    WIDE,
     Tile,
+    UnitTile,
     pick_tile,
+    pick_unit_tile,
 )
 
 CPU = torch.device("cpu")
@@ -32,7 +35,9 @@ def multiprocessors(monkeypatch: pytest.MonkeyPatch) -> None:
         (491_520, 192, 192, HALF, LARGE[0]),
         (491_520, 96, 96, HALF, replace(LARGE[0], depth=32)),  # 96 channels are 3 blocks of 32
         (491_520, 192, 192, SPLIT, replace(LARGE[0], depth=32)),  # twice the bytes
-        (2_048, 768, 768, HALF, LARGE[0]),
+        (16_384, 768, 768, HALF, WIDE),
+        (16_384, 768, 768, SPLIT, replace(LARGE[0], depth=32)),
+        (2_048, 768, 768, HALF, LARGE[0]),  # too few blocks for the wide tile
         (512, 768, 768, HALF, LARGE[2]),  # smaller, for more blocks
         (32, 768, 768, HALF, SMALL[3]),
         (1, 4_096, 1_024, HALF, SMALL[3]),
@@ -46,6 +51,25 @@ def test_pick_tile_fills_the_gpu_with_little_waste(
     num_rows: int, num_columns: int, depth: int, precision: str, tile: Tile
 ) -> None:
     assert pick_tile(num_rows, num_columns, depth, CPU, precision) == tile
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "num_channels", "tile"),
+    [
+        (15_360, 96, UnitTile(64, 32, 32)),
+        (15_360, 192, UnitTile(128, 64, 64)),
+        (15_360, 64, UnitTile(64, 0, 64)),
+        (15_360, 32, UnitTile(32, 0, 32)),
+        (15_360, 160, None),  # not one or two powers of two
+        (15_360, 256, None),  # too wide
+        (15_360, 16, None),
+        (8_447, 96, None),  # fewer blocks than multiprocessors
+    ],
+)
+def test_residual_unit_is_one_kernel_for_many_rows_of_few_channels(
+    num_rows: int, num_channels: int, tile: UnitTile | None
+) -> None:
+    assert pick_unit_tile(num_rows, num_channels, CPU) == tile
 
 
 def test_pick_tile_respects_max_rows() -> None:

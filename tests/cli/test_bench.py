@@ -33,11 +33,16 @@ SHORT = ("--frames", "3", "--repeats", "1", "--rounds", "1", "--device", "cpu")
 
 
 def test_bench_writes_all_measurements_and_machine(
-    tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr(load, "LIVE_FRAMES", (3, 3))
+    monkeypatch.setattr(load, "RAMP_S", 0.0)
     path = tmp_path / "results" / "bench.json"
     model = ("--model", tiny_folder / "custom_voice")
-    loads = ("--streams", "1,2", "--rates", "4", "--seconds", "1", "--json", path)
+    loads = ("--streams", "1,2", "--rates", "4", "--live", "1", "--seconds", "1", "--json", path)
     assert run_here("bench", *model, *loads, *SHORT) == 0
     shown = capsys.readouterr().out
     report = json.loads(path.read_text())
@@ -51,6 +56,8 @@ def test_bench_writes_all_measurements_and_machine(
     assert [row["chunk_frames"] for row in latency["chunks"]] == [1, 2, 4, 8, 12]
     assert [row["requests"] for row in report["throughput"]] == [1, 2]
     assert report["arrivals"][0]["requests"] > 0
+    assert report["live"][0]["utterances"] > 0
+    assert "1 live streams" in shown
     assert f"{latency['first_audio_ms']:.1f} ms" in shown
     assert "2 streams" in shown
 
@@ -271,6 +278,29 @@ def test_client_counts_underruns_of_real_time_playback(
     assert result.first_audio_ms == pytest.approx(200)
     assert result.audio_s == pytest.approx(sum(seconds for _, seconds in chunks))
     assert result.num_underruns == num_underruns
+
+
+def test_live_client_reads_in_real_time_and_counts_early_underruns_apart(
+    scripted: Callable[..., tuple[ScriptedTTS, Subject]],
+) -> None:
+    tts, subject = scripted([(0.2, 0.4), (0.7, 0.4), (0.0, 2.0), (0.8, 0.4)])
+    result = asyncio.run(load.run_client(subject, 5, seed=1, buffer_s=0.5))
+    assert (result.num_underruns, result.num_early) == (2, 1)
+    assert result.audio_s == pytest.approx(3.2)
+    # The third chunk leaves 2.4 s to play. The client asks for the fourth when 0.5 s are left.
+    assert tts.clock.now == pytest.approx(100 + 0.2 + 0.7 + 1.9 + 0.8)
+
+
+def test_live_streams_follow_each_other_until_the_time_is_over(
+    scripted: Callable[..., tuple[ScriptedTTS, Subject]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "LIVE_FRAMES", (5, 5))
+    tts, subject = scripted([(0.1, 1.0), (0.1, 1.0), (0.1, 1.0)])
+    row = load.measure_live(subject, 3, seconds=30.0)
+    assert row["live_streams"] == 3
+    assert row["utterances"] == len(set(tts.seeds)) == len(tts.seeds) > 3
+    assert row["audio_s"] == pytest.approx(3 * row["utterances"])
+    assert (row["underruns"], row["underruns_in_first_second"]) == (0, 0)
 
 
 def test_throughput_is_audio_of_all_streams_per_second(

@@ -67,9 +67,11 @@ def add_bench(commands: Commands) -> None:
     add_option(group, "--batches", "N,N", text, counts)
     text = "requests per second with random arrivals; default: none"
     add_option(group, "--rates", "X,X", text, numbers, default=[])
+    text = "numbers of streams that are played in real time, to count underruns; default: none"
+    add_option(group, "--live", "N,N", text, counts, default=[])
     add_numbers(
         group,
-        ("--seconds", number, "S", 20.0, "duration of each rate"),
+        ("--seconds", number, "S", 20.0, "duration of each rate and of live playback"),
         ("--frames", count, "N", 64, "frames of 80 ms per request"),
         ("--repeats", count, "N", 5, "repetitions with one stream"),
         ("--rounds", count, "N", 2, "requests per stream"),

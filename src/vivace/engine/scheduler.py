@@ -7,6 +7,8 @@ many frames to make.
   underrun.
 - Where a batched step costs little more than a single one, as on a GPU, all runnable utterances
   share the turn, and frames are also made ahead of their readers.
+- More utterances than `MAX_SHARED` take turns: short turns of those that begin, and longer turns of
+  the others, of which those whose readers have waited longest come first.
 - On a CPU, where batching gains nothing, a turn steps one utterance: new ones first, then the one
   that has waited longest.
 - An utterance is paused while its client has not read the frames that may be made ahead.
@@ -25,6 +27,8 @@ from vivace.errors import RequestError
 
 Profile = Literal["latency", "balanced", "throughput"]
 MAX_WHILE_OTHERS_WAIT = 4  # frames of a turn that steps one utterance
+MAX_SHARED = 64  # utterances that share a turn; from here on the cost of a step grows with them
+MAX_BATCH = 256  # utterances of a turn
 
 
 class Schedulable(Protocol):
@@ -132,6 +136,7 @@ class Scheduler(Generic[S]):
     _pace: Pace = field(init=False)
     _is_full: bool = False  # the first in the queue waits for memory, not for a slot
     _starved: Sequence[S] = ()  # running, and wait for memory too
+    _was_short: bool = False  # the last turn stepped only utterances that begin
 
     def __post_init__(self) -> None:
         self._pace = PACES[self.limits.profile]
@@ -194,6 +199,9 @@ class Scheduler(Generic[S]):
         if missing and not self.shares_work:
             return self._plan_one(admitted, missing)
         batch = self._batch(active, missing)
+        if len(batch) > MAX_SHARED:
+            batch = self._divide(batch, missing)
+            missing = {one: missing[one] for one in batch if one in missing}
         num_frames = self._num_frames(missing, batch) if batch else 0
         return Plan(admitted, tuple(batch), num_frames)
 
@@ -234,6 +242,22 @@ class Scheduler(Generic[S]):
     def _may_run_ahead(self, one: S) -> bool:
         max_ahead = self._pace.max_ahead if self.shares_work else 0
         return one.num_made > 0 and one.is_running and one.num_ahead < max_ahead
+
+    def _divide(self, batch: Sequence[S], missing: Mapping[S, int]) -> list[S]:
+        """Part of a large batch: the utterances that begin or the others, alternating.
+
+        An utterance that begins would shorten the turn of all others.
+        """
+        new = [one for one in batch if one.num_made < self._pace.min_frames]
+        rest = [one for one in batch if one.num_made >= self._pace.min_frames]
+        self._was_short = bool(new) and not (self._was_short and rest)
+        if self._was_short:
+            return new[:MAX_BATCH]
+
+        def urgency(one: S) -> tuple[bool, float]:
+            return one not in missing, one.read_at if one in missing else one.num_ahead
+
+        return sorted(rest, key=urgency)[:MAX_BATCH]
 
     def _batch(self, active: Sequence[S], missing: Mapping[S, int]) -> list[S]:
         """The utterances whose readers wait, and those that may run ahead."""

@@ -13,7 +13,7 @@ import torch
 
 from vivace.cli.bench.backends import BATCHES, measure_backends
 from vivace.cli.bench.latency import TEXT, Subject, measure_latency
-from vivace.cli.bench.load import measure_arrivals, measure_throughput
+from vivace.cli.bench.load import measure_arrivals, measure_live, measure_throughput
 from vivace.cli.bench.machine import machine
 from vivace.cli.bench.peers import measure_peers
 from vivace.cli.bench.report import format_report, plot_arrivals
@@ -54,7 +54,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 def num_slots(arguments: argparse.Namespace) -> int:
     """The highest number of concurrent streams; with --rates, at least that of a server."""
-    most: int = max(arguments.streams)
+    most: int = max((*arguments.streams, *arguments.live))
     return max(most, SERVER_STREAMS) if arguments.rates else most
 
 
@@ -97,6 +97,10 @@ def measure(subject: Subject, load_s: float, arguments: argparse.Namespace) -> d
         report["throughput"] = [
             measure_throughput(subject, count, num_frames=num_frames, rounds=arguments.rounds)
             for count in line.each(arguments.streams, "{} concurrent streams")
+        ]
+        report["live"] = [
+            measure_live(subject, count, seconds=arguments.seconds)
+            for count in line.each(arguments.live, "{} live streams")
         ]
         report["arrivals"] = [
             measure_arrivals(subject, rate, seconds=arguments.seconds, num_frames=num_frames)

@@ -36,6 +36,13 @@ def _lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
             f"{row['audio_s_per_s']:.1f} s of audio per second, first audio p50 {first['p50']:.0f} "
             f"p95 {first['p95']:.0f} ms, {row['underruns']} underruns",
         )
+    for row in report.get("live", ()):
+        first = row["first_audio_ms"]
+        yield (
+            f"{row['live_streams']} live streams",
+            f"{row['underruns']} underruns, {row['underruns_in_first_second']} more in the first "
+            f"second, first audio p50 {first['p50']:.0f} p95 {first['p95']:.0f} ms",
+        )
     for row in report.get("arrivals", ()):
         first = ", ".join(f"{name} {value:.0f} ms" for name, value in row["first_audio_ms"].items())
         yield (

@@ -1,0 +1,87 @@
+"""Turns of a GPU with many utterances: they take turns instead of sharing all of them."""
+
+from __future__ import annotations
+
+from tests.support.scripted_backend import script
+from vivace.engine.scheduler import (
+    MAX_BATCH,
+    MAX_SHARED,
+    PACES,
+    EngineLimits,
+    Scheduler,
+)
+from vivace.engine.utterance import Utterance
+from vivace.speech import SamplingParams
+
+MIN_FRAMES = PACES["balanced"].min_frames
+
+
+def waiting(num_wanted: int, num_made: int = 0, read_at: float = 0.0) -> Utterance:
+    """A running utterance whose reader has read its frames and waits for `num_wanted` more."""
+    one = Utterance(prompt=script(1_000), sampling=SamplingParams(seed=1), wake=lambda: None)
+    one.admit(0, 0.0)
+    one.num_wanted, one.read_at = num_wanted, read_at
+    one.make(num_made, "running")
+    one.num_rendered = one.num_read = num_made
+    return one
+
+
+def scheduler_of(running: list[Utterance]) -> Scheduler[Utterance]:
+    limits = EngineLimits(max_streams=1_000)
+    return Scheduler(limits, 1_000, running=[*running], active=[*running])
+
+
+def test_few_utterances_share_the_turn_of_a_new_one() -> None:
+    old = [waiting(8, 20) for _ in range(MAX_SHARED - 1)]
+    plan = scheduler_of([*old, waiting(1)]).plan()
+    assert len(plan.stepped) == MAX_SHARED
+    assert plan.num_frames == 1
+
+
+def test_new_utterances_and_others_alternate_above_max_shared() -> None:
+    old = [waiting(8, 20) for _ in range(MAX_SHARED)]
+    new = [waiting(1), waiting(2)]
+    scheduler = scheduler_of([*old, *new])
+    assert scheduler.plan().stepped == tuple(new)
+    for _ in range(2):  # while more utterances begin
+        plan = scheduler.plan()
+        assert plan.stepped == tuple(old)
+        assert plan.num_frames == 8
+        short = scheduler.plan()
+        assert short.stepped == tuple(new)
+        assert short.num_frames == 1
+
+
+def test_utterance_with_few_frames_does_not_shorten_the_turn_of_others() -> None:
+    old = [waiting(8, 20) for _ in range(MAX_SHARED)]
+    young = waiting(2, MIN_FRAMES - 1)
+    scheduler = scheduler_of([*old, young])
+    assert [scheduler.plan().stepped for _ in range(2)] == [(young,), tuple(old)]
+
+
+def test_turns_of_new_utterances_follow_each_other_without_others() -> None:
+    new = [waiting(1) for _ in range(MAX_SHARED + 1)]
+    scheduler = scheduler_of(new)
+    assert [len(scheduler.plan().stepped) for _ in range(2)] == [len(new), len(new)]
+
+
+def test_longest_waiting_readers_are_in_the_first_full_batch() -> None:
+    late = [waiting(8, 20, read_at=2.0) for _ in range(MAX_BATCH // 2)]
+    early = [waiting(8, 20, read_at=1.0) for _ in range(MAX_BATCH)]
+    scheduler = scheduler_of([*late, *early])
+    assert set(scheduler.plan().stepped) == set(early)
+    for one in early:
+        one.num_wanted = 0  # answered
+        one.num_read = 0  # 20 frames ahead
+    assert scheduler.plan().stepped == tuple(late)
+
+
+def test_utterances_with_fewest_frames_ahead_come_after_waiting_readers() -> None:
+    ahead = [waiting(0, 20) for _ in range(MAX_BATCH)]
+    for number, one in enumerate(ahead):
+        one.num_read = 20 - number % 2  # 0 or 1 frame ahead
+    reader = waiting(8, 20, read_at=9.0)
+    stepped = scheduler_of([*ahead, reader]).plan().stepped
+    assert stepped[0] is reader
+    assert len(stepped) == MAX_BATCH
+    assert [one.num_ahead for one in stepped[1:]] == sorted(one.num_ahead for one in stepped[1:])

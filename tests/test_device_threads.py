@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from threading import Event, Thread
 
 import pytest
 import torch
 
+from tests.support.slots import eager_backend
 from vivace import TTS
+from vivace.backends.base import Frames
 from vivace.device import SMALL_MODEL_BYTES, pick_threads, use_threads
 from vivace.errors import RequestError
 from vivace.model.precision import full_precision
@@ -51,12 +53,14 @@ def test_use_threads_affects_only_the_engine(
 ) -> None:
     with TTS.load(device="cpu", threads=asked) as tts:
         assert torch.get_num_threads() == 2
-        backend = tts.engine.backend
-        seen = []
-        step = backend.step
-        monkeypatch.setattr(
-            backend, "step", lambda *a: (seen.append(torch.get_num_threads()), step(*a))[1]
-        )
+        backend = eager_backend(tts)
+        step, seen = backend.step, list[int]()
+
+        def watched(slots: Sequence[int], num_frames: int) -> Frames:
+            seen.append(torch.get_num_threads())
+            return step(slots, num_frames)
+
+        monkeypatch.setattr(backend, "step", watched)
         for _ in tts.stream("One.", seed=1, max_frames=3):
             assert torch.get_num_threads() == 2
     assert set(seen) == {used}

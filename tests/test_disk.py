@@ -184,7 +184,7 @@ def test_sweep_between_creation_and_lock_is_tolerated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Simulate a process that removes the file between creation and lock."""
-    open_file, swept = os.open, []
+    open_file, swept = os.open, list[str]()
 
     def open_and_sweep(path: Any, flags: int, *rest: Any) -> int:
         descriptor = open_file(path, flags, *rest)

@@ -29,7 +29,7 @@ from vivace.options import (
 )
 
 TEXT = "Hello there, said the user."
-TWENTY = {"seed": 3, "min_frames": 20, "max_frames": 20}
+TWENTY: dict[str, Any] = {"seed": 3, "min_frames": 20, "max_frames": 20}
 
 
 @pytest.fixture(scope="module")

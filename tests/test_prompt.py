@@ -139,7 +139,7 @@ def test_shared_rows_do_not_depend_on_the_text(
             role_ids=ROLE,
             layout=layout,
             instruct_ids=[7, 8],
-            reference=transcript and SpokenReference(text_ids=transcript, codes=codes),
+            reference=SpokenReference(text_ids=transcript, codes=codes) if transcript else None,
         )
         for text_ids in ([20], [21, 22, 23])
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
@@ -48,8 +48,9 @@ def test_numpy_numbers_are_accepted() -> None:
     ],
 )
 def test_value_out_of_range_raises_with_the_field(name: str, value: object) -> None:
+    changes: dict[str, Any] = {name: value}
     with pytest.raises(RequestError, match=name):
-        SamplingParams(**{name: value})
+        SamplingParams(**changes)
 
 
 def test_bounds_cover_every_sampling_field() -> None:
@@ -59,7 +60,9 @@ def test_bounds_cover_every_sampling_field() -> None:
 @pytest.mark.parametrize("name", BOUNDS)
 def test_sampling_field_at_its_bounds_is_accepted(name: str) -> None:
     for value in (BOUNDS[name].low, BOUNDS[name].high):
-        changes = {name: value} if name != "min_frames" else {name: value, "max_frames": 2**31 - 1}
+        changes: dict[str, Any] = (
+            {name: value} if name != "min_frames" else {name: value, "max_frames": 2**31 - 1}
+        )
         assert getattr(SamplingParams(**changes), name) == value
 
 
@@ -68,10 +71,11 @@ def test_sampling_field_beyond_its_bounds_is_rejected_with_the_range(name: str) 
     low, high = BOUNDS[name].low, BOUNDS[name].high
     beyond = [low - 1, high + 1] if name in WHOLE_NUMBERS else just_outside(low, high)
     for value in beyond:
+        changes: dict[str, Any] = {name: value}
         with pytest.raises(RequestError, match=f"{name} must be .*from .* to .*, not "):
-            SamplingParams(**{name: value})
+            SamplingParams(**changes)
         with pytest.raises(RequestError, match=name):
-            SamplingParams().replace(**{name: value})
+            SamplingParams().replace(**changes)
 
 
 def just_outside(low: float, high: float) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import av
 import numpy as np
@@ -26,7 +27,9 @@ def sine(dbfs: float, seconds: float, hertz: float = 997.0) -> NDArray[np.float6
 
 def measure_by_ffmpeg(samples: NDArray[np.floating], rate: int) -> float:
     graph = av.filter.Graph()
-    source = graph.add_abuffer(sample_rate=rate, format="flt", layout="mono", time_base=f"1/{rate}")
+    source = graph.add_abuffer(
+        sample_rate=rate, format="flt", layout="mono", time_base=Fraction(1, rate)
+    )
     meter, sink = graph.add("ebur128", "metadata=1"), graph.add("abuffersink")
     source.link_to(meter)
     meter.link_to(sink)

@@ -299,7 +299,7 @@ def test_late_timer_kills_child_before_its_return_to_pool(
         give_back(child)
         given_back.set()
 
-    monkeypatch.setattr(sandbox_module.threading, "Timer", LateTimer)
+    monkeypatch.setattr("vivace.audio.sandbox.threading.Timer", LateTimer)
     monkeypatch.setattr(pool, "_give_back", record)
     samples, _ = pool.decode(FLAC, DEFAULT_LIMITS)
     assert len(samples) == RATE // 2

@@ -289,8 +289,8 @@ def test_circular_links_raise_audio_error(tmp_path: Path) -> None:
 
 def test_full_disk_raises_error_and_leaves_no_file(tmp_path: Path) -> None:
     file = open_audio_file(tmp_path / "a.wav", RATE)
-    file._claim.file.close()
-    file._claim.file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
+    with open("/dev/full", "wb", buffering=0) as full:
+        os.dup2(full.fileno(), file._claim.file.fileno())
     with pytest.raises(AudioError, match="No space left"), file:
         file.write(tone())
     assert not list(tmp_path.iterdir())

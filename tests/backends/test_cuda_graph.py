@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tests.support.official_calls import official_items
-from tests.support.slots import NUM_FRAMES, make_prompt, params, speak
+from tests.support.slots import NUM_FRAMES, SteppedBackend, make_prompt, params, speak
 from tests.support.tiny import TINY_NAMES, Tiny
 from vivace.backends import survey
-from vivace.backends.base import Backend, Frames
+from vivace.backends.base import Frames
 from vivace.backends.cuda_graph import backend as backend_module
 from vivace.backends.cuda_graph import codec as codec_module
 from vivace.backends.cuda_graph import layers as layers_module
@@ -31,6 +31,7 @@ from vivace.backends.cuda_graph.codec import pick_decoder
 from vivace.backends.cuda_graph.codec_plain import PlainDecoder
 from vivace.backends.cuda_graph.frame import DrawKind
 from vivace.backends.cuda_graph.graphs import GraphPool
+from vivace.backends.cuda_graph.layers import pick_layers
 from vivace.backends.cuda_graph.memory import pool_size
 from vivace.backends.cuda_graph.plain import PlainLayers
 from vivace.backends.cuda_graph.slot_table import Number
@@ -57,8 +58,13 @@ def graph_backend(part: Tiny, max_streams: int = 8, max_frames: int = 320) -> Cu
     return CudaGraphBackend(part.model, part.codec, max_streams=max_streams, max_frames=max_frames)
 
 
+def graph_keys(graphs: GraphPool) -> list[tuple[Any, ...]]:
+    """Keys of the captured graphs, in the order of their capture."""
+    return [key for key in graphs._ready if isinstance(key, tuple)]
+
+
 def speak_and_render(
-    backend: Backend, prompt: Prompt, sampling: SamplingParams, sizes: Sequence[int]
+    backend: SteppedBackend, prompt: Prompt, sampling: SamplingParams, sizes: Sequence[int]
 ) -> NDArray[np.float32]:
     slot = backend.admit(prompt, sampling)
     pieces = [backend.render([slot], backend.step([slot], size))[0] for size in sizes]
@@ -270,7 +276,7 @@ def test_codec_pass_is_limited_to_its_memory(part: Tiny, monkeypatch: pytest.Mon
     slots = [backend.admit(prompt, params(seed)) for seed in range(5)]
     frames = backend.step(slots, 6)
     samples = backend.render(slots, frames)
-    passes = {key[1:] for key in backend.codec_graphs._ready}
+    passes = {key[1:] for key in graph_keys(backend.codec_graphs)}
     assert passes == {(1, 4), (2, 2), (1, 2)}
     eager = part.backend()
     for row in range(5):
@@ -510,10 +516,10 @@ def test_warmup_changes_no_slot(part: Tiny) -> None:
 def test_warmup_captures_the_largest_first(part: Tiny) -> None:
     backend = graph_backend(part)
     backend.warmup((1, 2, 4, 8), codec_frames=(1, 16))
-    codec = [batch * frames for _, batch, frames in backend.codec_graphs._ready]
+    codec = [batch * frames for _, batch, frames in graph_keys(backend.codec_graphs)]
     assert codec == sorted(codec, reverse=True)
     for kind in ("prefill", "frame"):
-        sizes = [key[1] for key in backend.graphs._ready if key[0] == kind]
+        sizes = [key[1] for key in graph_keys(backend.graphs) if key[0] == kind]
         assert sizes == sorted(sizes, reverse=True)
 
 
@@ -564,11 +570,10 @@ def test_weights_keep_their_addresses_once_the_layers_are_built(
 ) -> None:
     """The persistent kernels store addresses of weights."""
     seen: dict[str, int] = {}
-    pick = backend_module.pick_layers
 
     def spy(name: str, model: Any, table: Any) -> Any:
         seen.update((key, each.data_ptr()) for key, each in model.named_parameters())
-        return pick(name, model, table)
+        return pick_layers(name, model, table)
 
     monkeypatch.setattr(backend_module, "pick_layers", spy)
     backend = graph_backend(part)

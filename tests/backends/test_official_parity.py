@@ -15,9 +15,9 @@ from safetensors.torch import load_file
 from tests.support.official_calls import GOLDEN, OfficialItem, official_items
 from tests.support.official_order import OfficialOrder, read_steps
 from tests.support.project import ROOT, load_script
+from tests.support.slots import SteppedBackend
 from tests.support.tiny import TINY_NAMES, Tiny
 from tests.support.utterances import generate
-from vivace.backends.base import Backend
 from vivace.backends.eager import EagerBackend
 from vivace.model.cache import KeyValueCache, attend_causally
 from vivace.model.talker import Talker
@@ -77,7 +77,7 @@ def test_greedy_codes_are_equal_in_a_ragged_batch(
 
 
 def speak_staggered(
-    backend: Backend, part: Tiny, items: list[OfficialItem]
+    backend: SteppedBackend, part: Tiny, items: list[OfficialItem]
 ) -> list[np.ndarray[tuple[int, int], np.dtype[np.int64]]]:
     """One more item joins before every step of three frames."""
     waiting = list(enumerate(items))

@@ -7,6 +7,7 @@ import logging
 import sys
 import types
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -216,9 +217,12 @@ def test_reference_is_decoded_once_and_cached(part: Tiny, monkeypatch: pytest.Mo
     prompt = next(p for p in cloned_prompts(part) if p.reference is not None)
     passes = list[int]()
     queue = backend._codec._queue_pass
-    monkeypatch.setattr(
-        backend._codec, "_queue_pass", lambda *args: passes.append(1) or queue(*args)
-    )
+
+    def counted(*arguments: Any) -> Any:
+        passes.append(1)
+        return queue(*arguments)
+
+    monkeypatch.setattr(backend._codec, "_queue_pass", counted)
 
     def samples() -> tuple[int, bytes]:
         passes.clear()

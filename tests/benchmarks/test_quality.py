@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,12 @@ def row(text: str, heard: str, **changes: object) -> dict[str, object]:
 def test_speak_resumes_where_it_stopped(quality: ModuleType, tmp_path: Path) -> None:
     texts = tmp_path / "texts.txt"
     texts.write_text("Yes.\nNo.\n")
-    options = {"texts": texts, "out": tmp_path / "out", "model": None, "voice": None}
+    options: dict[str, Any] = {
+        "texts": texts,
+        "out": tmp_path / "out",
+        "model": None,
+        "voice": None,
+    }
     options |= {"device": "cpu", "layout": None, "temperature": None, "teacher": None}
     options |= {"live": None, "weights": "full"}
     quality.speak(argparse.Namespace(**options, limit=1))

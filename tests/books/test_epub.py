@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -41,7 +42,7 @@ NCX = """<!DOCTYPE ncx PUBLIC "-//NISO//DTD ncx 2005-1//EN" "http://example.inva
 <ncx><navMap><navPoint><navLabel><text>Eins</text></navLabel><content src="text/a%20b.xhtml"/>
 <navPoint><navLabel><text>Zwei</text></navLabel><content src="text/b.xhtml#two"/></navPoint>
 </navPoint></navMap></ncx>"""
-FILES = {
+FILES: dict[str, str | bytes] = {
     "META-INF/container.xml": CONTAINER,
     "OPS/nav.xhtml": NAV,
     "OPS/toc.ncx": NCX,
@@ -61,9 +62,13 @@ FILES = {
 }
 
 
-def write_epub(folder: Path, changes: dict[str, str | bytes | None] | None = None) -> Path:
+def write_epub(folder: Path, changes: Mapping[str, str | bytes | None] | None = None) -> Path:
     path = folder / "book.epub"
-    files = {"OPS/book.opf": PACKAGE.format(nav='properties="nav"'), **FILES, **(changes or {})}
+    files: dict[str, str | bytes | None] = {
+        "OPS/book.opf": PACKAGE.format(nav='properties="nav"'),
+        **FILES,
+        **(changes or {}),
+    }
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files.items():
             if content is not None:

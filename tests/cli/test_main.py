@@ -226,7 +226,12 @@ def test_speech_that_does_not_end_is_retried_once(
 ) -> None:
     tries: list[Any] = []
     stream = Synthesizer.stream
-    monkeypatch.setattr(Synthesizer, "stream", lambda *a: tries.append(a) or stream(*a))
+
+    def counted(*arguments: Any) -> Any:
+        tries.append(arguments)
+        return stream(*arguments)
+
+    monkeypatch.setattr(Synthesizer, "stream", counted)
     monkeypatch.setattr("vivace.engine.utterance.frame_budget", lambda num_ids: 12)
     code = run_here("Hello.", "-o", "x.wav", *ENDLESS)
     assert_fails(code, capsys, "did not end by itself or was silent, twice; .*a seed")

@@ -49,7 +49,12 @@ def test_repl_writes_numbered_files_with_one_model(
 ) -> None:
     loads: list[Any] = []
     load = TTS.load
-    monkeypatch.setattr(TTS, "load", lambda *a, **k: loads.append(a) or load(*a, **k))
+
+    def counted(*arguments: Any, **options: Any) -> TTS:
+        loads.append(arguments)
+        return load(*arguments, **options)
+
+    monkeypatch.setattr(TTS, "load", counted)
     (tmp_path / "speech-2.wav").write_bytes(b"precious")
     assert repl(model, "One.\n\n  \nZwölf.\nThree.".encode(), monkeypatch) == 0
     lines = capsys.readouterr().err.splitlines()[::2]  # every second line is a warning

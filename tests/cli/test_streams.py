@@ -47,7 +47,10 @@ def shell(redirections: str, *arguments: str | Path) -> subprocess.CompletedProc
     """
     if redirections in FULL_DEVICE:
         with open("/dev/full", "wb") as full:
-            streams = {"stdout": subprocess.PIPE, FULL_DEVICE[redirections]: full.fileno()}
+            streams: dict[str, Any] = {
+                "stdout": subprocess.PIPE,
+                FULL_DEVICE[redirections]: full.fileno(),
+            }
             process = start(arguments, **streams)
             output, error = process.communicate(timeout=LIMIT_S)
         assert process.returncode is not None
@@ -353,9 +356,12 @@ def test_threads_option_sets_number_of_threads(
 ) -> None:
     asked: list[object] = []
     load = TTS.load
-    monkeypatch.setattr(
-        TTS, "load", lambda *a, **k: asked.append(k.get("threads")) or load(*a, **k)
-    )
+
+    def recorded(*arguments: Any, **options: Any) -> TTS:
+        asked.append(options.get("threads"))
+        return load(*arguments, **options)
+
+    monkeypatch.setattr(TTS, "load", recorded)
     assert run_here("Hello.", "--threads=2", "-o", "x.wav", *SHORT) == 0
     assert run_here("Hello.", "-o", "y.wav", *SHORT) == 0
     assert asked == [2, None]

@@ -57,7 +57,7 @@ def test_live_stdin_yields_text_as_it_is_written(monkeypatch: pytest.MonkeyPatch
     give(monkeypatch, b"One \n", b"two")
     live = live_stdin()
     assert next(live) == "One "
-    assert sys.stdin.buffer._pieces == [b"two"]  # type: ignore[attr-defined]
+    assert sys.stdin.buffer._pieces == [b"two"]  # type: ignore[union-attr]
     assert list(live) == ["\ntwo"]
 
 
@@ -91,7 +91,7 @@ def test_live_text_speech_equals_whole_text(
     give(monkeypatch, b"Hel", b"lo there, ", b"friend.\n")
     assert say(model, "-", "-o", live, *rest) == 0
     samples = [read_audio(path).samples for path in (whole, live)]
-    np.testing.assert_allclose(*samples, atol=1e-4)
+    np.testing.assert_allclose(samples[0], samples[1], atol=1e-4)
 
 
 def test_text_before_invalid_bytes_is_spoken(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tests.support.project import ROOT, load_script
 from vivace.audio.files import read_audio
 from vivace.compat import FasterQwen3TTS, Qwen3TTSCudaGraphs
 
-SHORT = {"max_new_tokens": 25, "min_new_tokens": 25, "seed": 4}
+SHORT: dict[str, Any] = {"max_new_tokens": 25, "min_new_tokens": 25, "seed": 4}
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +74,7 @@ def test_streamed_chunks_equal_the_whole_and_the_last_is_final(
 
 
 def test_greedy_applies_to_all_codebooks(models: dict[str, FasterQwen3TTS]) -> None:
-    options = {"max_new_tokens": 12, "do_sample": False}
+    options: dict[str, Any] = {"max_new_tokens": 12, "do_sample": False}
     first, second = (
         models["custom_voice"].generate_custom_voice("Same.", "ryan", "english", **options)[0][0]
         for _ in range(2)
@@ -104,11 +105,12 @@ def test_attributes_used_by_speech_to_speech_exist(
         assert isinstance(model.get_supported_speakers(), list)
         assert model.sample_rate == 24_000
     backend = models["base"].tts.engine.backend
-    options = {"language": "auto", "non_streaming_mode": True, "chunk_size": 8}
+    options: dict[str, Any] = {"language": "auto", "non_streaming_mode": True, "chunk_size": 8}
     half = models["base"].generate_voice_clone_streaming(
         text="Interrupted.", ref_audio=recording, ref_text="Words.", **options
     )
     next(half)
+    assert isinstance(half, Generator)
     half.close()
     assert models["base"].tts.engine.call(lambda: not backend._slots)  # type: ignore[attr-defined]
     again = models["base"].generate_voice_clone_streaming(
@@ -151,6 +153,8 @@ def test_silence_is_appended_before_codes_and_speaker_vector(
     ours = model.tts.clone(by_hand, "Words.", append_silence=False)
     theirs = model._references.voice(recording, "Words.", False, True, None)
     assert np.array_equal(theirs.speaker, ours.speaker)
+    assert theirs.ref_codes is not None
+    assert ours.ref_codes is not None
     assert np.array_equal(theirs.ref_codes, ours.ref_codes)
     without = model._references.voice(recording, "Words.", False, False, None)
     assert np.array_equal(without.speaker, model.tts.clone(recording).speaker)
@@ -188,7 +192,7 @@ def test_clone_equals_the_output_of_faster_qwen3_tts(
     models: dict[str, FasterQwen3TTS], recording: str, call: dict[str, Any]
 ) -> None:
     """Calls recorded with faster-qwen3-tts 0.5.4: instruct on a base, silence, languages."""
-    options = {"language": "english", **call["options"], **GOLDEN_CALLS["settings"]}
+    options: dict[str, Any] = {"language": "english", **call["options"], **GOLDEN_CALLS["settings"]}
     model, text = models["base"], GOLDEN_CALLS["text"]
     (whole,), _ = model.generate_voice_clone(text, ref_audio=recording, **options)
     chunks = model.generate_voice_clone_streaming(
@@ -207,7 +211,7 @@ def test_prompt_dict_needs_ref_text_but_not_icl_mode(
     items = model.model.create_voice_clone_prompt(recording, "Words.")
     prompt = model.model._prompt_items_to_voice_clone_prompt(items)
     del prompt["icl_mode"]
-    options = {"voice_clone_prompt": prompt, **GOLDEN_CALLS["settings"]}
+    options: dict[str, Any] = {"voice_clone_prompt": prompt, **GOLDEN_CALLS["settings"]}
     text, name = GOLDEN_CALLS["text"], "context_without_silence"
     (wave,), _ = model.generate_voice_clone(text, "english", ref_text="Words.", **options)
     np.testing.assert_allclose(wave[::61], GOLDEN_WAVES[name], rtol=0, atol=1e-4)
@@ -220,7 +224,7 @@ def test_prompt_dict_needs_ref_text_but_not_icl_mode(
 
 def test_generate_uses_the_first_preset_voice(models: dict[str, FasterQwen3TTS]) -> None:
     first, *_ = models["custom_voice"].model.model.get_supported_speakers()
-    options = {"max_new_tokens": 6, "seed": 3}
+    options: dict[str, Any] = {"max_new_tokens": 6, "seed": 3}
     ours = models["custom_voice"].generate("Hello.", **options)[0][0]
     preset = models["custom_voice"].generate_custom_voice("Hello.", first, "English", **options)
     assert np.array_equal(ours, preset[0][0])
@@ -231,7 +235,7 @@ def test_generate_uses_the_first_preset_voice(models: dict[str, FasterQwen3TTS])
 
 def test_call_without_speaker_uses_no_speaker(models: dict[str, FasterQwen3TTS]) -> None:
     speak = models["custom_voice"].generate_custom_voice
-    options = {"max_new_tokens": 12, "do_sample": False}
+    options: dict[str, Any] = {"max_new_tokens": 12, "do_sample": False}
     none, empty, first = (
         speak("Who is it?", speaker, "english", **options)[0][0] for speaker in (None, "", "serena")
     )
@@ -245,7 +249,7 @@ def test_default_call_returns_audio_with_a_warning(
     models: dict[str, FasterQwen3TTS], caplog: pytest.LogCaptureFixture, method: str
 ) -> None:
     model = models["custom_voice"]
-    arguments = {"text": "Good morning.", "speaker": "Ryan", "language": "english"}
+    arguments: dict[str, Any] = {"text": "Good morning.", "speaker": "Ryan", "language": "english"}
     with caplog.at_level("WARNING", "vivace"):
         if method == "whole":
             (wave,), _ = model.generate_custom_voice(**arguments, do_sample=False)
@@ -299,8 +303,9 @@ def test_error_messages_equal_those_of_faster_qwen3_tts(
 
 
 def test_unknown_argument_raises_type_error(models: dict[str, FasterQwen3TTS]) -> None:
+    unknown: dict[str, Any] = {"top_z": 1}
     with pytest.raises(TypeError, match="top_z"):
-        models["custom_voice"].generate_custom_voice("Hi.", "ryan", "english", top_z=1)
+        models["custom_voice"].generate_custom_voice("Hi.", "ryan", "english", **unknown)
 
 
 def test_loading_without_a_cuda_gpu_falls_back_with_a_warning(
@@ -322,7 +327,7 @@ def test_loading_without_a_cuda_gpu_falls_back_with_a_warning(
 
 def test_language_codes_are_accepted(models: dict[str, FasterQwen3TTS]) -> None:
     speak = models["custom_voice"].generate_custom_voice
-    options = {"max_new_tokens": 4, "seed": 1}
+    options: dict[str, Any] = {"max_new_tokens": 4, "seed": 1}
     (expected,), _ = speak("Hi.", "ryan", "french", **options)
     (wave,), _ = speak("Hi.", "ryan", "fr-CA", **options)
     assert np.array_equal(wave, expected)

@@ -16,13 +16,14 @@ import torch
 
 from tests.support.official_calls import GOLDEN, OfficialItem, official_items
 from tests.support.project import ROOT, load_script
+from tests.support.slots import eager_backend
 from vivace.compat import Qwen3TTSModel, VoiceClonePromptItem
 from vivace.engine.stream import Stream
 from vivace.errors import TextTooLongError
 from vivace.speech import BOUNDS, SamplingParams
 
-GREEDY = {"do_sample": False, "subtalker_dosample": False, "max_new_tokens": 65}
-BRIEF = {**GREEDY, "max_new_tokens": 9}
+GREEDY: dict[str, Any] = {"do_sample": False, "subtalker_dosample": False, "max_new_tokens": 65}
+BRIEF: dict[str, Any] = {**GREEDY, "max_new_tokens": 9}
 # Frames compared per official utterance: 16 outside CI, all 64 in CI.
 TOKENS = [17, pytest.param(65, marks=pytest.mark.ci)]
 
@@ -117,14 +118,16 @@ def test_batch_result_equals_single_results(
 ) -> None:
     model = models["custom_voice"]
     engine = model.tts.engine
-    step, seen = engine.backend.step, []
+    step = eager_backend(model.tts).step
+    seen: list[int] = []
 
     def watch(*arguments: Any, **options: Any) -> Any:
         seen.append(engine.num_running)
         return step(*arguments, **options)
 
     texts = ["The first.", "A second, longer than the first.", "好", "The last one of four."]
-    speakers, options = ["ryan", "vivian", "eric", ""], {"max_new_tokens": 16, "seed": 5}
+    speakers = ["ryan", "vivian", "eric", ""]
+    options: dict[str, Any] = {"max_new_tokens": 16, "seed": 5}
     alone = [
         model.generate_custom_voice(text, speaker, **options)[0][0]
         for text, speaker in zip(texts, speakers, strict=True)
@@ -218,7 +221,7 @@ def test_recorded_official_call_gives_the_same_codes(
     if name == "voice_design":
         waves, _ = model.generate_voice_design(**arguments)
     else:
-        speakers = [item.raw.get("speaker") for item in items]
+        speakers: list[Any] = [item.raw.get("speaker") for item in items]
         waves, _ = model.generate_custom_voice(speaker=speakers, **arguments)
     for wave, item in zip(waves, items, strict=True):
         official = decode(model, item, num_tokens)
@@ -235,7 +238,7 @@ def decode(model: Qwen3TTSModel, item: OfficialItem, num_tokens: int) -> np.ndar
 @pytest.mark.parametrize("num_tokens", TOKENS)
 @pytest.mark.parametrize("nothing", [None, ""])
 def test_voice_design_without_instruct_speaks(
-    load: Callable[[str], Qwen3TTSModel], nothing: str | None, num_tokens: int
+    load: Callable[[str], Qwen3TTSModel], nothing: Any, num_tokens: int
 ) -> None:
     (item,) = (i for i in official_items("voice_design") if i.call == "no_instruct_offline")
     arguments = {"language": item.raw["language"], **item.settings, "max_new_tokens": num_tokens}
@@ -253,7 +256,7 @@ def test_voice_design_without_instruct_speaks(
 @pytest.mark.parametrize("num_tokens", TOKENS)
 @pytest.mark.parametrize("nobody", [None, ""])
 def test_call_without_speaker_uses_no_speaker(
-    load: Callable[[str], Qwen3TTSModel], nobody: str | None, num_tokens: int
+    load: Callable[[str], Qwen3TTSModel], nobody: Any, num_tokens: int
 ) -> None:
     model = load("custom_voice")
     (item,) = (i for i in official_items("custom_voice") if i.call == "no_speaker_offline")
@@ -280,7 +283,7 @@ def settings_of(
 ) -> SamplingParams:
     """Record the sampling parameters of every utterance."""
     seen: list[SamplingParams] = []
-    open_stream = Stream.__init__
+    open_stream: Callable[..., None] = Stream.__init__
 
     def watch(self: Stream, *parts: Any, **options: Any) -> None:
         *before, settings = parts
@@ -368,7 +371,7 @@ def test_numbers_that_transformers_accepts_are_clamped_to_bounds(
     "given", [{"temperature": -1.0}, {"repetition_penalty": 0.0}, {"top_p": 1.5}, {"top_p": -0.1}]
 )
 def test_numbers_that_transformers_rejects_raise_value_error(
-    models: dict[str, Qwen3TTSModel], given: dict[str, float]
+    models: dict[str, Qwen3TTSModel], given: dict[str, Any]
 ) -> None:
     with pytest.raises(ValueError, match=next(iter(given))):
         models["custom_voice"].generate_custom_voice("Hm.", "ryan", **given)

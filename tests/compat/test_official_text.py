@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 from tests.support.official_calls import official_items
+from tests.support.slots import eager_backend
 from vivace.compat import FasterQwen3TTS, Qwen3TTSModel
-from vivace.compat.official import VoiceClonePromptItem
+from vivace.compat.prompts import VoiceClonePromptItem
 from vivace.errors import TextError
 from vivace.prompt import Prompt
 from vivace.tts import TTS
 
-BRIEF = {"do_sample": False, "subtalker_dosample": False, "max_new_tokens": 5}
+BRIEF: dict[str, Any] = {"do_sample": False, "subtalker_dosample": False, "max_new_tokens": 5}
 TEXTS = [
     "?", "!", ".", "...", "…", "。", "？！", "* * *", "—", "\U0001f642", "",
     "\U0001f468\u200d\U0001f469\u200d\U0001f467", " ", "   ", "\t", "\n", "\n\n", " \n \n",
@@ -43,7 +44,7 @@ def load(tiny_folder: Path) -> Callable[[str], Qwen3TTSModel]:
 def prompts_of(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Prompt]]:
     """Record the prompts that reach the backend."""
     seen: list[Prompt] = []
-    admit = tts.engine.backend.admit
+    admit = eager_backend(tts).admit
 
     def watch(prompt: Prompt, *arguments: Any) -> Any:
         seen.append(prompt)

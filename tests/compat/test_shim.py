@@ -28,8 +28,8 @@ def test_import_is_redirected_only_after_install() -> None:
     assert "faster_qwen3_tts" not in sys.modules
     install()
     install()
-    import faster_qwen3_tts  # type: ignore[import-not-found]
-    import faster_qwen3_tts.model  # type: ignore[import-not-found]
+    import faster_qwen3_tts
+    import faster_qwen3_tts.model
 
     assert faster_qwen3_tts.FasterQwen3TTS is FasterQwen3TTS
     assert faster_qwen3_tts.model.FasterQwen3TTS is FasterQwen3TTS

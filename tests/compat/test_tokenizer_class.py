@@ -64,7 +64,7 @@ def test_decode_accepts_every_official_form_of_codes(tokenizer: Qwen3TTSTokenize
     codes = torch.from_numpy(OFFICIAL["decode.codes"].astype(np.int64))[:40]
     encoded = tokenizer.encode(WAVES.synthetic_wave(0.61), sr=24_000)
     (expected,), rate = tokenizer.decode({"audio_codes": codes})
-    assert (expected.shape, expected.dtype, rate) == ((40 * 1920,), np.float32, 24_000)
+    assert (expected.shape, expected.dtype, rate) == ((40 * 1920,), np.dtype(np.float32), 24_000)
     for form in (
         {"audio_codes": [codes]},
         {"audio_codes": codes[None]},

@@ -29,7 +29,7 @@ def markers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.mark.parametrize("limit", [{}, {"max_new_tokens": 5}])
 def test_official_class_opens_streams_without_a_check(
-    tiny_folder: Path, markers: list[Any], limit: dict[str, int]
+    tiny_folder: Path, markers: list[Any], limit: dict[str, Any]
 ) -> None:
     folder = tiny_folder / "custom_voice"
     model = Qwen3TTSModel.from_pretrained(folder, device_map="cpu", dtype=torch.float32)

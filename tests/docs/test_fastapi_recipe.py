@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ TEXT = "Hello there."
 @pytest.fixture(scope="module")
 def client() -> Iterator[TestClient]:
     (code,) = (one for one in snippets(ROOT / "docs" / "streaming.md") if "FastAPI(" in one)
-    names: dict[str, object] = {}
+    names: dict[str, Any] = {}
     exec(compile(code, "docs/streaming.md", "exec"), names)
     with TestClient(names["app"]) as client:
         yield client

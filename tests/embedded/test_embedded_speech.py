@@ -146,11 +146,12 @@ def test_long_text_is_its_utterances_with_clean_seams(embedded: TTS) -> None:
     assert audio.finish_reason == "stop"
     rest, level = audio.samples, embedded.checkpoint.config.reading_config.silence_rms
     for part in plan:
-        is_pause = isinstance(part, Pause)
-        size = round(part.seconds * audio.sample_rate) if is_pause else 0
-        wanted = np.zeros(size, np.float32) if is_pause else next(parts).samples
+        if isinstance(part, Pause):
+            wanted = np.zeros(round(part.seconds * audio.sample_rate), np.float32)
+        else:
+            wanted = next(parts).samples
         piece, rest = rest[: len(wanted)], rest[len(wanted) :]
-        if is_pause:  # the level of the voice's own silence
+        if isinstance(part, Pause):  # the level of the voice's own silence
             assert np.sqrt(np.mean(piece**2)) == pytest.approx(level, rel=0.1)
             assert np.abs(piece).max() < 6 * level
         else:

@@ -60,7 +60,7 @@ def test_foreign_word_is_rejected_with_on_unsupported_error(embedded: TTS) -> No
         with pytest.raises(UnsupportedRequestError, match="speaks only english"):
             embedded.speak(text, on_unsupported="error")
     with pytest.raises(RequestError, match="on_unsupported must be one of"):
-        embedded.speak(ONE_WORD, on_unsupported="ignore")  # type: ignore[arg-type]
+        embedded.speak(ONE_WORD, on_unsupported="ignore")  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("is_live", [False, True])

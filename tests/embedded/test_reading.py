@@ -84,7 +84,7 @@ def test_released_checkpoint_reads_raw_text_unless_normalize_is_set(
         with pytest.raises(RequestError, match="normalize has no rules for the language"):
             tts.speak(TEXT, normalize=True)
         with pytest.raises(RequestError, match="normalize must be"):
-            tts.speak(TEXT, normalize="yes")  # type: ignore[arg-type]
+            tts.speak(TEXT, normalize="yes")  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("voice", ["heart", pytest.param("michael", marks=pytest.mark.ci)])

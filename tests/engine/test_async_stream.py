@@ -424,12 +424,14 @@ def test_stream_in_a_reference_cycle_loses_its_slot() -> None:
 async def live_randomly(tts: TTS, seed: int, chance: Random) -> None:
     """Open, read, close early, cancel or raise. All chunks received are checked."""
     made: list[AudioChunk] = []
-    text: object = words(chance.randrange(1, 4)) if chance.random() < 0.3 else "Hello."
+    text: str | AsyncIterator[str] = (
+        words(chance.randrange(1, 4)) if chance.random() < 0.3 else "Hello."
+    )
     num_read = chance.choice([0, 1, 2, 99])
     try:
         async with tts.astream(
             text, seed=seed, guard=False, chunk_frames=chance.randrange(1, 6)
-        ) as stream:  # type: ignore[arg-type]
+        ) as stream:
             async for chunk in stream:
                 made.append(chunk)
                 if len(made) >= num_read:
@@ -547,7 +549,9 @@ def test_long_piece_of_text_lets_other_tasks_run() -> None:
     assert set(seen) >= set(range(1, len(listener.pieces)))
 
 
-def test_loop_waker_schedules_one_call_for_several_events() -> None:
+def test_loop_waker_schedules_one_call_for_several_events(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def listen() -> tuple[int, list[bool]]:
         loop = asyncio.get_running_loop()
         calls, events = [], [asyncio.Event() for _ in range(5)]
@@ -557,9 +561,9 @@ def test_loop_waker_schedules_one_call_for_several_events() -> None:
             calls.append(arguments)
             return call_soon(*arguments)
 
-        loop.call_soon_threadsafe = count  # type: ignore[method-assign]
+        monkeypatch.setattr(loop, "call_soon_threadsafe", count)
         waker = LoopWakers().get(loop)
-        turn = threading.Thread(target=lambda: [waker.wake(event) for event in events])
+        turn = threading.Thread(target=lambda: list(map(waker.wake, events)))
         turn.start()
         turn.join()
         await asyncio.gather(*(event.wait() for event in events))

@@ -185,7 +185,7 @@ def test_random_submits_and_cancels_leave_no_slot_behind(
                 made.append(block.codes)
                 whole = np.concatenate(made)
                 assert np.array_equal(whole, expected(opened, len(whole)))
-        blocks = None
+            del opened, blocks, made  # the stream ends with its last reference
     open_now.clear()
     wait_until_empty(engine, backend)
 
@@ -308,7 +308,7 @@ def utterance(num_wanted: int = 0, num_made: int = 0, num_rendered: int | None =
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), min_size=1, max_size=30))
 @settings(deadline=None, max_examples=100)
 def test_plan_steps_every_utterance_with_missing_frames(wishes: list[tuple[int, int]]) -> None:
-    scheduler = Scheduler(EngineLimits(), 64)
+    scheduler: Scheduler[Utterance] = Scheduler(EngineLimits(), 64)
     given = [utterance(made + missing, made) for missing, made in wishes]
     for one in given:
         scheduler.queue.append(one)
@@ -322,7 +322,7 @@ def test_plan_steps_every_utterance_with_missing_frames(wishes: list[tuple[int, 
 
 
 def test_turn_is_no_longer_than_the_youngest_utterance() -> None:
-    scheduler = Scheduler(EngineLimits(), 8)
+    scheduler: Scheduler[Utterance] = Scheduler(EngineLimits(), 8)
     old, young = utterance(116, 100), utterance(0, 1, num_rendered=0)
     for one in (old, young):
         scheduler.queue.append(one)
@@ -330,7 +330,7 @@ def test_turn_is_no_longer_than_the_youngest_utterance() -> None:
 
 
 def test_no_frames_run_ahead_while_first_audio_is_rendered() -> None:
-    scheduler = Scheduler(EngineLimits(), 8)
+    scheduler: Scheduler[Utterance] = Scheduler(EngineLimits(), 8)
     first = utterance(1, 1, num_rendered=0)
     scheduler.queue.append(first)
     assert scheduler.plan(is_rendering=True) == Plan((first,))

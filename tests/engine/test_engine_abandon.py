@@ -11,7 +11,8 @@ from threading import Event
 
 import pytest
 
-from tests.support.scripted_backend import Frames, ScriptedBackend, Slot, open_blocks, wait_until
+from tests.support.scripted_backend import ScriptedBackend, open_blocks, wait_until
+from vivace.backends.base import Frames, Slot
 from vivace.engine.engine import Engine
 from vivace.engine.frame_block import FrameBlock
 from vivace.engine.scheduler import EngineLimits

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,19 +17,17 @@ import torch
 
 from tests.support.scripted_backend import (
     BusyBackend,
-    Frames,
-    Prompt,
-    Samples,
-    SamplingParams,
-    Slot,
     open_blocks,
     wait_until_empty,
 )
 from vivace import TTS
+from vivace.backends.base import Frames, Samples, Slot
 from vivace.engine.engine import Engine
 from vivace.engine.frame_block import FrameBlock
 from vivace.engine.scheduler import EngineLimits
 from vivace.errors import TTSError
+from vivace.prompt import Prompt
+from vivace.speech import SamplingParams
 
 SOON_S = 30  # half of max_wait_s; enough on a busy machine
 CALLS = ["admit", "step", "frames", "render", "samples"]
@@ -271,7 +270,7 @@ def tts(tiny_folder: Path) -> Iterator[TTS]:
 def test_fault_in_extend_fails_only_that_stream(
     tts: TTS, monkeypatch: pytest.MonkeyPatch, fault: BaseException
 ) -> None:
-    options = {"seed": 3, "min_frames": 20, "max_frames": 20, "chunk_frames": 2}
+    options: dict[str, Any] = {"seed": 3, "min_frames": 20, "max_frames": 20, "chunk_frames": 2}
     whole = tts.speak("A neighbour.", seed=3, min_frames=20, max_frames=20).codes
     neighbour = tts.stream("A neighbour.", **options)
     made = [next(neighbour).codes]

@@ -16,7 +16,8 @@ QUIET = np.full(1920, 1e-4, dtype=np.float32)
 
 def feed(detector: StallDetector, first_codes: list[int], sound: np.ndarray = LOUD) -> int:
     codes = np.array([[code, 7, 7] for code in first_codes])
-    return detector.observe(codes, frame_loudness(np.tile(sound, len(codes)), len(codes)))
+    levels = frame_loudness(np.tile(sound, len(codes)), len(codes))
+    return detector.observe(codes, levels.tolist())
 
 
 def test_frame_budget_grows_with_the_text() -> None:

@@ -26,7 +26,9 @@ def waiting(num_wanted: int, num_rendered: int = 0, read_at: float = 0.0) -> Utt
     return one
 
 
-def scheduler_of(running: list[Utterance], queue: list[Utterance], num_slots: int = 8) -> Scheduler:
+def scheduler_of(
+    running: list[Utterance], queue: list[Utterance], num_slots: int = 8
+) -> Scheduler[Utterance]:
     return Scheduler(
         EngineLimits(), num_slots, False, deque(queue), running=[*running], active=[*running]
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -58,7 +59,7 @@ class PagedBackend(ScriptedBackend):
             self.open_slots[slot].length = length
         pairs = zip(waits, frames.status, strict=True)
         status = tuple("running" if is_waiting else each for is_waiting, each in pairs)
-        return Frames(frames.codes, frames.lengths, status)  # type: ignore[arg-type]
+        return Frames(frames.codes, frames.lengths, status)
 
 
 def make_utterance(seed: int, num_frames: int) -> Utterance:
@@ -102,7 +103,7 @@ def test_request_without_memory_waits_in_order() -> None:
 
 
 def test_refused_request_keeps_its_place_in_the_queue() -> None:
-    scheduler = Scheduler(EngineLimits(), 3)
+    scheduler: Scheduler[Utterance] = Scheduler(EngineLimits(), 3)
     given = [make_utterance(seed, 10) for seed in range(5)]
     scheduler.queue.extend(given)
     assert scheduler.plan().admitted == tuple(given[:3])
@@ -116,7 +117,7 @@ def test_refused_request_keeps_its_place_in_the_queue() -> None:
 
 
 def test_starved_utterance_is_left_out_of_turns() -> None:
-    scheduler = Scheduler(EngineLimits(), 3)
+    scheduler: Scheduler[Utterance] = Scheduler(EngineLimits(), 3)
     given = [make_utterance(seed, 10) for seed in range(3)]
     scheduler.queue.extend(given)
     scheduler.plan()
@@ -199,10 +200,10 @@ def test_backend_without_any_memory_fails_the_request() -> None:
     ],
 )
 def test_admission_is_limited_to_the_frame_budget(
-    changes: dict[str, object], max_frames: int, min_frames: int
+    changes: dict[str, Any], max_frames: int, min_frames: int
 ) -> None:
-    options = {"sampling": SamplingParams(), "num_text_ids": 40, **changes}
-    one = Utterance(prompt=script(1), wake=lambda: None, **options)  # type: ignore[arg-type]
+    options: dict[str, Any] = {"sampling": SamplingParams(), "num_text_ids": 40, **changes}
+    one = Utterance(prompt=script(1), wake=lambda: None, **options)
     prompt, sampling = one.admission
     assert prompt is one.prompt
     assert (sampling.max_frames, sampling.min_frames) == (max_frames, min_frames)

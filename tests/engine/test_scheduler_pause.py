@@ -210,7 +210,7 @@ def test_paused_utterance_loses_its_slot_after_max_idle(
 # --- the scheduler ----------------------------------------------------------------------------
 
 
-def running(scheduler: Scheduler, utterance: Utterance, num_made: int) -> None:
+def running(scheduler: Scheduler[Utterance], utterance: Utterance, num_made: int) -> None:
     scheduler.queue.append(utterance)
     scheduler.plan()
     utterance.admit(0, 0.0)
@@ -220,7 +220,8 @@ def running(scheduler: Scheduler, utterance: Utterance, num_made: int) -> None:
 
 @pytest.mark.parametrize(("num_made", "is_paused"), [(MAX_AHEAD - 1, False), (MAX_AHEAD, True)])
 def test_utterance_is_paused_at_max_ahead(num_made: int, is_paused: bool) -> None:
-    scheduler, utterance = Scheduler(EngineLimits(), 1), make_utterance()
+    scheduler: Scheduler[Utterance] = Scheduler(EngineLimits(), 1)
+    utterance = make_utterance()
     running(scheduler, utterance, num_made)
     scheduler.pause_unread()
     assert utterance.is_paused is is_paused
@@ -229,7 +230,7 @@ def test_utterance_is_paused_at_max_ahead(num_made: int, is_paused: bool) -> Non
 
 
 def test_requested_rendering_or_finished_utterance_is_not_paused() -> None:
-    scheduler = Scheduler(EngineLimits(), 3)
+    scheduler: Scheduler[Utterance] = Scheduler(EngineLimits(), 3)
     asked, rendered, over = several = [make_utterance(seed=seed) for seed in range(3)]
     for one in several:
         running(scheduler, one, MAX_AHEAD)
@@ -240,7 +241,8 @@ def test_requested_rendering_or_finished_utterance_is_not_paused() -> None:
 
 
 def test_utterance_waiting_for_text_is_paused() -> None:
-    scheduler, utterance = Scheduler(EngineLimits(), 1), make_utterance()
+    scheduler: Scheduler[Utterance] = Scheduler(EngineLimits(), 1)
+    utterance = make_utterance()
     running(scheduler, utterance, 2)
     utterance.make(0, "waiting")
     scheduler.pause_unread()

@@ -9,16 +9,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.support.slots import eager_backend
 from vivace import TTS
 from vivace.audio.clip import AudioChunk
 from vivace.engine.stream import Stream
 
 SOON_S = 30  # half of max_wait_s; enough on a busy machine
 TEXT = "A stream of words."
-OPTIONS = {"seed": 1, "min_frames": 40, "max_frames": 40, "chunk_frames": 4}
+OPTIONS: dict[str, Any] = {"seed": 1, "min_frames": 40, "max_frames": 40, "chunk_frames": 4}
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +135,7 @@ def test_stream_can_be_closed_by_its_own_text(tts: TTS, num_before: int) -> None
 def test_stream_closed_during_a_turn_frees_its_slot(
     tts: TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend = tts.engine.backend
+    backend = eager_backend(tts)
     step, stream = backend.step, tts.stream(TEXT, **OPTIONS)
     next(stream)
 

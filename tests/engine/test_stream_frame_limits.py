@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.support.recording_backend import stop_after
+from tests.support.slots import eager_backend
 from vivace import TTS
 from vivace.engine.stream import Stream
 from vivace.errors import RequestError, RunawayError
@@ -130,7 +131,7 @@ def test_min_frames_applies_to_each_utterance(tts: TTS) -> None:
         {"min_frames": LIMIT + 1},
     ],
 )
-def test_min_frames_above_max_frames_is_rejected(tts: TTS, options: dict[str, int]) -> None:
+def test_min_frames_above_max_frames_is_rejected(tts: TTS, options: dict[str, Any]) -> None:
     most = options.get("max_frames", LIMIT)
     message = f"min_frames must be at most max_frames, which is {most}, not {options['min_frames']}"
     with pytest.raises(RequestError, match=message):
@@ -144,7 +145,7 @@ def test_max_frames_one_makes_one_frame(tts: TTS) -> None:
 def stall(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Make every utterance stall. Returns the list of seeds that were tried."""
     seeds: list[int] = []
-    admit = tts.engine.backend.admit
+    admit = eager_backend(tts).admit
 
     def watch(prompt: Any, sampling: Any) -> int:
         seeds.append(sampling.seed)
@@ -161,7 +162,7 @@ def stall(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.default_cases(1)
 @pytest.mark.parametrize("given", [{"max_frames": 40}, {"seed": 4}, {"seed": 4, "max_frames": 40}])
 def test_given_seed_or_limit_excludes_a_second_attempt(
-    tiny_folder: Path, given: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    tiny_folder: Path, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with TTS.load(tiny_folder / "custom_voice", device="cpu") as tts:
         seeds = stall(tts, monkeypatch)

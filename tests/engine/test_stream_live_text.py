@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from vivace.script.request import Request
 from vivace.text.options import ScriptOptions
 
 SENTENCES = [f"This is sentence number {n}, and it says little." for n in range(5)]
-OPTIONS = {"seed": 3, "min_frames": 4_000, "guard": False}
+OPTIONS: dict[str, Any] = {"seed": 3, "min_frames": 4_000, "guard": False}
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +123,7 @@ def test_live_text_equals_whole_text_for_every_voice_kind(
     load_tts: Callable[[str], TTS], name: str
 ) -> None:
     tts = load_tts(name)
-    options: dict[str, object] = {"seed": 5, "max_frames": 30}
+    options: dict[str, Any] = {"seed": 5, "max_frames": 30}
     if name == "voice_design":
         options["instruct"] = "a calm voice"
     if name.startswith("base"):
@@ -230,9 +231,9 @@ def test_unsupported_utterance_is_skipped_and_quoted_word_kept(
     said = stop_after(tts, monkeypatch, 3, once_text_is_in=True)
     list(tts.stream(iter("שלום means peace."), **OPTIONS))
     assert said.texts(tts) == ["שלום means peace."]
-    text, refuse = "One.[pause 1s]שלום[pause 1s]Two.", {"on_unsupported": "error"}
+    text = "One.[pause 1s]שלום[pause 1s]Two."
     with pytest.raises(UnsupportedRequestError, match="speaks only"):
-        collect(tts.stream(iter(text), **OPTIONS, **refuse), [])
+        collect(tts.stream(iter(text), on_unsupported="error", **OPTIONS), [])
     assert said.texts(tts)[1:] == ["One.", "Two."]
     stream = tts.stream(iter(text), **OPTIONS)
     list(stream)

@@ -6,6 +6,7 @@ import re
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -138,7 +139,7 @@ def test_clean_removes_markdown() -> None:
 
 
 def test_pause_is_silence_of_its_length(custom: TTS) -> None:
-    options = {"seed": 1, "max_frames": 6, "min_frames": 6}
+    options: dict[str, Any] = {"seed": 1, "max_frames": 6, "min_frames": 6}
     first = custom.speak("One.", trim=False, **{**options, "max_frames": 3, "min_frames": 3})
     chunks = list(custom.stream("[pause 0.5s]One.", **options))
     assert len(chunks[0].samples) == 12_000
@@ -281,7 +282,7 @@ def test_trim_removes_leading_silence_and_keeps_pauses() -> None:
 
 
 def test_trimmed_stream_equals_speak(custom: TTS) -> None:
-    options = {"seed": 4, "max_frames": 12}
+    options: dict[str, Any] = {"seed": 4, "max_frames": 12}
     whole = custom.speak("[pause 0.2s]One two.", **options)
     chunks = list(custom.stream("[pause 0.2s]One two.", trim=True, **options))
     assert not whole.samples[:4_800].any()

@@ -24,6 +24,8 @@ from vivace.errors import (
     StreamClosedError,
     UnknownVoiceError,
 )
+from vivace.prompt import Prompt
+from vivace.speech import SamplingParams
 
 SOON_S = 60  # ample on a busy machine
 OPTIONS: dict[str, Any] = {"seed": 5, "min_frames": 6, "max_frames": 12}
@@ -197,9 +199,9 @@ def test_failures_in_a_batch_of_aspeak_keep_the_other_audios() -> None:
     with backend.load() as tts:
         admit, num_admitted = backend.admit, 0
 
-        def fail_second(*arguments: Any) -> int:
+        def fail_second(prompt: Prompt, sampling: SamplingParams) -> int:
             nonlocal num_admitted
-            slot = admit(*arguments)
+            slot = admit(prompt, sampling)
             num_admitted += 1
             if num_admitted == 2:
                 backend.open_slots[slot].fails_at = 0

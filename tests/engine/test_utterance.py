@@ -18,7 +18,7 @@ def test_joined_blocks_are_copies_in_order() -> None:
     joined = join_blocks(blocks)
     np.testing.assert_array_equal(joined.codes, CODES)
     np.testing.assert_array_equal(joined.samples, SAMPLES)
-    assert (joined.codes.dtype, joined.samples.dtype) == (np.int64, np.float32)
+    assert (joined.codes.dtype, joined.samples.dtype) == (np.dtype(np.int64), np.dtype(np.float32))
     assert (joined.finish_reason, joined.num_stalled) == ("stop", 3)
     joined.samples[0] = joined.codes[0, 0] = 7
     assert SAMPLES[0] == CODES[0, 0] == 0

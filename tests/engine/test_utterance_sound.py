@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.recording_backend import stop_after
+from tests.support.slots import eager_backend
 from vivace import TTS
 from vivace.backends.base import Frames
 from vivace.errors import NumericError, RunawayError
@@ -26,7 +27,7 @@ def tts(tiny_folder: Path) -> Iterator[TTS]:
 def change_sound(
     tts: TTS, monkeypatch: pytest.MonkeyPatch, change: Callable[[int, Any], Any]
 ) -> None:
-    render = tts.engine.backend.render
+    render = eager_backend(tts).render
 
     def changed(slots: Sequence[int], frames: Frames) -> list[Any]:
         rendered = render(slots, frames)
@@ -39,7 +40,7 @@ def change_sound(
 def test_nonfinite_samples_fail_only_their_request(
     tts: TTS, value: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = {"min_frames": 12, "max_frames": 12, "chunk_frames": 3}
+    options: dict[str, Any] = {"min_frames": 12, "max_frames": 12, "chunk_frames": 3}
     expected = np.concatenate([chunk.samples for chunk in tts.stream(TEXT, seed=1, **options)])
     good = tts.stream(TEXT, seed=1, **options)
     heard = [next(good).samples]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -33,14 +34,13 @@ class Speech:
     since: float = NOW
     num_made: int = 0
 
-    @property
-    def num_rendered(self) -> int:
-        return self.num_made
+    def __post_init__(self) -> None:
+        self.num_rendered = self.num_made
 
 
 def measured(**averages: float) -> WaitEstimator:
     """40 frames per utterance, 4 per text id, 50 per second."""
-    values = {"frames_per_id": 4.0, "num_frames": 40.0, "frame_s": 0.02, **averages}
+    values: dict[str, Any] = {"frames_per_id": 4.0, "num_frames": 40.0, "frame_s": 0.02, **averages}
     return WaitEstimator(**values)
 
 
@@ -131,7 +131,7 @@ def test_wait_without_shared_turns_counts_utterances_before_their_first_audio() 
     averages = measured()
     averages.observe_admission(0.5)
     running = [Speech(), Speech(), Speech(num_made=4)]
-    options = {"num_slots": 256, "now": NOW, "num_expected": 2}
+    options: dict[str, Any] = {"num_slots": 256, "now": NOW, "num_expected": 2}
     assert averages.estimate_s(running, [Speech()], **options) == 0.0
     wait_s = averages.estimate_s(running, [Speech()], **options, shares_work=False)
     assert wait_s == pytest.approx(5 * 0.5)

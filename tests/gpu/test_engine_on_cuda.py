@@ -17,6 +17,7 @@ import torch
 
 from tests.support.recording_backend import assert_same_audio, interleave
 from vivace import TTS
+from vivace.backends.base import CodecPrecision
 from vivace.errors import EngineError
 
 pytestmark = [
@@ -33,7 +34,7 @@ def tts(tiny_folder: Path) -> Iterator[TTS]:
         yield tts
 
 
-def load(folder: Path, dtype: str, codec_precision: str = "auto") -> TTS:
+def load(folder: Path, dtype: str, codec_precision: CodecPrecision = "auto") -> TTS:
     return TTS.load(
         folder / "custom_voice",
         device="cuda",
@@ -70,7 +71,7 @@ def test_auto_picks_the_graph_backend_where_dimensions_do_not_fit_the_megakernel
     [("float32", "split"), ("bfloat16", "split"), ("bfloat16", "half")],
 )
 def test_streams_in_company_equal_offline_audio_bit_for_bit(
-    tiny_folder: Path, dtype: str, codec_precision: str
+    tiny_folder: Path, dtype: str, codec_precision: CodecPrecision
 ) -> None:
     with load(tiny_folder, dtype, codec_precision) as tts:
         whole = [

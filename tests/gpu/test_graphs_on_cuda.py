@@ -131,7 +131,7 @@ def test_cloned_voice_is_identical_after_cache_hit(tiny: Callable[[str], Tiny]) 
         slot = backend.admit(item.prompt(part), params(5))
         made.append(backend.render([slot], backend.step([slot], 8))[0])
         backend.release(slot)
-    assert np.array_equal(*made)
+    assert np.array_equal(made[0], made[1])
     assert backend.memory()["voice cache"] > 0
 
 
@@ -146,7 +146,7 @@ def test_samples_equal_reference(tiny: Callable[[str], Tiny]) -> None:
         sizes = (1, 2, 17) if each is backend else (20,)
         pieces = [each.render([slot], each.step([slot], size))[0] for size in sizes]
         made.append(np.concatenate(pieces))
-    assert np.allclose(*made, rtol=0, atol=5e-5)
+    assert np.allclose(made[0], made[1], rtol=0, atol=5e-5)
 
 
 def test_steps_and_renders_can_overlap(tiny: Callable[[str], Tiny]) -> None:

@@ -211,7 +211,7 @@ def test_code_sum_equals_sum_of_embeddings(layers: MegakernelLayers) -> None:
     expected = sum(
         table(spoken.codes[:, book]).float() for book, table in enumerate(layers._tables)
     )
-    assert torch.equal(spoken.code_sum.bfloat16(), expected.bfloat16())  # type: ignore[union-attr]
+    assert torch.equal(spoken.code_sum.bfloat16(), expected.bfloat16())
 
 
 def test_non_finite_logits_fail_only_their_slot(layers: MegakernelLayers) -> None:

@@ -17,6 +17,7 @@ from tests.support.scripted_tts import Plan
 from tests.support.voice_sources import LIMIT_S, VoiceAtHand, voice_at_hand
 from tests.support.websocket_client import wait_until
 from vivace import TTS
+from vivace.voices.voice import Voice
 
 WORDS = ["Hel", "lo ", "there. ", "This ", "is ", "an ", "agent."]
 
@@ -136,6 +137,7 @@ def test_callback_interrupted_before_its_stream_exists_is_silent(tmp_path: Path)
             def stream(self, *args: Any, **options: Any) -> Any:
                 is_opening.set()
                 assert may_open.wait(LIMIT_S)
+                assert isinstance(at_hand.voice, TTS)
                 return at_hand.voice.stream(*args, **options)
 
         speaker = example("callback").Speaker(SlowVoice(), chunks.append)
@@ -197,7 +199,12 @@ def test_comfyui_node_returns_audio(monkeypatch: pytest.MonkeyPatch, tiny_folder
     reference = {"waveform": given.expand(1, 2, -1), "sample_rate": 24_000}
     heard: list[Any] = []
     clone = TTS.clone
-    monkeypatch.setattr(TTS, "clone", lambda tts, audio: heard.append(audio) or clone(tts, audio))
+
+    def recorded(tts: TTS, audio: Any) -> Voice:
+        heard.append(audio)
+        return clone(tts, audio)
+
+    monkeypatch.setattr(TTS, "clone", recorded)
     (audio,) = speak("Hello.", str(tiny_folder / "base"), reference=reference)
     assert np.allclose(heard[0][0], given.numpy(), atol=1e-6)
     assert audio["waveform"].shape[2] <= 5 * 1_920

@@ -10,6 +10,7 @@ import threading
 import time
 import wave
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,10 @@ def test_word_timings_arrive_with_the_audio() -> None:
     assert told[-1].end_time <= len(PyAudio.heard) / 48_000 + 0.1
 
 
+def has_played_more(num_bytes: int) -> bool:
+    return len(PyAudio.heard) > num_bytes
+
+
 def test_interruptions_at_random_times_free_all_slots(
     at_hand: VoiceAtHand, record_property: Callable[[str, object], None]
 ) -> None:
@@ -163,7 +168,7 @@ def test_interruptions_at_random_times_free_all_slots(
         stream.play_async()
         if chance.random() < 0.3:
             before = len(PyAudio.heard)
-            wait_until(lambda before=before: len(PyAudio.heard) > before, LIMIT_S)
+            wait_until(partial(has_played_more, before), LIMIT_S)
         else:
             time.sleep(chance.random() / 50)
         stream.stop()

@@ -7,10 +7,9 @@ Needs the package: `pip install -e ".[test,integrations-test]"` and
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Iterator
 from queue import Queue
-from threading import Event, Thread
+from threading import Event, Thread, Timer
 from typing import Any
 
 import numpy as np
@@ -161,7 +160,7 @@ def test_interruptions_at_random_times_free_all_slots(
     for turn in range(NUM_INTERRUPTIONS):
         spoken_turn = handler.process(spoken())
         if turn % 3 == 0:  # from another thread, like the router
-            canceller = Thread(target=lambda: (time.sleep(chance.random() / 100), scope.cancel()))
+            canceller = Timer(chance.random() / 100, scope.cancel)
             canceller.start()
             list(spoken_turn)
             canceller.join()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.support.tiny import Tiny
+from tests.support.tiny import Tiny, block_of
 from vivace.backends.megakernel.fp8 import BIAS, DEPTH, pack_fp8
 from vivace.errors import CheckpointError, RequestError
 from vivace.model.fp8 import power_of_two, round_weights, rounded_layers, to_fp8
@@ -69,7 +69,7 @@ def test_weights_out_of_fp8_range_are_refused_by_name(
     tiny: Callable[[str], Tiny], number: float, reason: str
 ) -> None:
     model = copy.deepcopy(tiny("custom_voice").model)
-    model.talker.model.layers[1].mlp.down_proj.weight[2, 3] = number
+    block_of(model.talker.model.layers, 1).mlp.down_proj.weight[2, 3] = number
     with pytest.raises(CheckpointError, match=rf"layers\.1\.mlp\.down_proj\.weight .*{reason}"):
         round_weights(model)
 
@@ -96,11 +96,13 @@ def test_round_weights_changes_only_predictor_and_talker_mlps(
 
 def test_fused_weights_are_rounded_too(tiny: Callable[[str], Tiny]) -> None:
     model = tiny("custom_voice").checkpoint.load_model(torch.device("cpu"), torch.bfloat16, "fp8")
-    block = model.talker.code_predictor.model.layers[0]
+    block = block_of(model.talker.code_predictor.model.layers, 0)
     attention, mlp = block.self_attn, block.mlp
     joined = torch.cat(
         [each.weight for each in (attention.q_proj, attention.k_proj, attention.v_proj)]
     )
+    assert attention.qkv_weight is not None
+    assert mlp.gate_up_weight is not None
     assert torch.equal(attention.qkv_weight, joined)
     assert torch.equal(rounded(mlp.gate_up_weight), mlp.gate_up_weight.float())
 

@@ -49,6 +49,7 @@ def test_encoder_layer_codes_the_residual_of_previous_layers() -> None:
     with torch.no_grad():
         quantizer.input_proj.weight.fill_(1.0)
         for layer, values in zip(quantizer.layers, ([0.0, 10.0], [0.0, 1.0]), strict=True):
+            assert isinstance(layer, EncoderLayer)
             layer.codebook.cluster_usage.fill_(1.0)
             layer.codebook.embed_sum.copy_(torch.tensor(values)[:, None])
     x = torch.tensor([[[0.1, 0.9, 10.2, 11.1]]])

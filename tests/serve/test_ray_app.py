@@ -226,7 +226,7 @@ def test_client_disconnect_ends_the_request_in_the_replica(served: Path) -> None
         logs = Path("/tmp/ray/session_latest/logs/serve").glob("replica*.log")
         return any(f" {request_id} " in path.read_text(errors="replace") for path in logs)
 
-    asked = {"json": body(LONG_TEXT * 20), "headers": {"x-request-id": request_id}}
+    asked: dict[str, Any] = {"json": body(LONG_TEXT * 20), "headers": {"x-request-id": request_id}}
     with httpx.stream("POST", f"{URL}/v1/audio/speech", timeout=120, **asked) as response:
         next(response.iter_raw())
         assert not has_ended()

@@ -51,7 +51,7 @@ def say(folder: Path, *arguments: str | Path) -> int:
     return run_here("say", "--model", folder, "--device", "cpu", *arguments)
 
 
-def command_line(arguments: Sequence[str | Path]) -> list[str]:
+def command_line(arguments: Sequence[object]) -> list[str]:
     return [sys.executable, "-c", RUN, *map(str, arguments)]
 
 
@@ -64,7 +64,7 @@ def environment(players: Path | None = None) -> dict[str, str]:
 
 
 def run(
-    arguments: Sequence[str | Path],
+    arguments: Sequence[object],
     *,
     players: Path | None = None,
     input: bytes | None = None,
@@ -78,7 +78,7 @@ def run(
 
 
 def start(
-    arguments: Sequence[str | Path], *, players: Path | None = None, **options: Any
+    arguments: Sequence[object], *, players: Path | None = None, **options: Any
 ) -> warm.Process:
     """Start a command in a new process group, which `end_children` kills after the test."""
     return warm.server().start(

@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from vivace.cli.bench.machine import machine
 
@@ -20,7 +21,9 @@ def record(goal: str, **figures: Figure) -> None:
     if not (named := os.environ.get("VIVACE_RELIABILITY_JSON")):
         return
     path = Path(named)
-    report = json.loads(path.read_text()) if path.exists() else {"benchmark": "reliability"}
+    report: dict[str, Any] = {"benchmark": "reliability"}
+    if path.exists():
+        report = json.loads(path.read_text())
     report["goals"] = {**report.get("goals", {}), goal: {**figures, "machine": machine()}}
     path.write_text(json.dumps(report, indent=1) + "\n")
 

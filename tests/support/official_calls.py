@@ -30,7 +30,7 @@ class OfficialItem:
     settings: dict[str, Any]
     layout: str
     tensors: dict[str, NDArray[Any]]  # of this item: codes, prefill_rows, ...
-    references: dict[str, dict[str, NDArray[Any]]]
+    references: dict[str, dict[str, Any]]  # text, codes and speaker
 
     @property
     def codes(self) -> NDArray[np.int64]:

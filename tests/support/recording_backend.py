@@ -80,7 +80,7 @@ def stop_after(
     def short_step(slots: Sequence[int], count: int) -> Frames:
         (slot,) = slots
         if slot in waiting:
-            return step(slots, count)  # type: ignore[no-any-return]
+            return step(slots, count)
         frames = step(slots, min(count, left[slot]))
         left[slot] -= frames.lengths[0]
         return frames if left[slot] else Frames(frames.codes, frames.lengths, ("stop",))
@@ -108,7 +108,7 @@ def watch_widths(tts: TTS, monkeypatch: pytest.MonkeyPatch, num_readers: int) ->
     def watched_step(slots: Sequence[int], num_frames: int) -> Frames:
         assert all_asked.wait(60)
         widths.append(len(slots))
-        return step(slots, num_frames)  # type: ignore[no-any-return]
+        return step(slots, num_frames)
 
     monkeypatch.setattr(engine, "request", watched_request)
     monkeypatch.setattr(engine.backend, "step", watched_step)

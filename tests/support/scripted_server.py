@@ -23,6 +23,11 @@ NUM_FRAMES = 60
 ENDLESS = 7  # a seed
 
 
+def abort(server: Server, number: int = signal.SIGTERM) -> None:
+    """Ends the process without a drain, in place of `Server.stop`."""
+    os._exit(0)
+
+
 def serve(flags: list[str]) -> int:
     if spare := os.environ.get("SCRIPTED_FILES"):  # number of further files that it may open
         most = len(os.listdir("/proc/self/fd")) + int(spare)
@@ -34,7 +39,7 @@ def serve(flags: list[str]) -> int:
     )
     if flags[:1] == ["--abort"]:
         flags = flags[1:]
-        Server.stop = lambda server: os._exit(0)  # type: ignore[method-assign]
+        Server.stop = abort  # type: ignore[method-assign]
     with patch("vivace.tts.build_backend", lambda *_: backend):
         return main(["serve", "--port=0", "--live=word", *flags])
 

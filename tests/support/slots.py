@@ -8,9 +8,11 @@ from torch import Tensor
 
 from tests.support.official_calls import official_items
 from tests.support.tiny import Tiny
-from vivace.backends.base import Backend
+from vivace import TTS
+from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.pages import PAGE
 from vivace.backends.cuda_graph.slot_table import SlotTable
+from vivace.backends.eager import EagerBackend
 from vivace.prompt import Prompt, build_prompt
 from vivace.speech import SamplingParams
 
@@ -29,11 +31,20 @@ def make_prompt(part: Tiny, text: str, *, is_complete: bool = True) -> Prompt:
     )
 
 
+SteppedBackend = EagerBackend | CudaGraphBackend  # with `admit`, `step` and `render`
+
+
+def eager_backend(tts: TTS) -> EagerBackend:
+    backend = tts.engine.backend
+    assert isinstance(backend, EagerBackend)
+    return backend
+
+
 def params(seed: int, **changes: float) -> SamplingParams:
     return SamplingParams(seed=seed, max_frames=NUM_FRAMES, min_frames=8).replace(**changes)
 
 
-def speak(backend: Backend, prompt: Prompt, sampling: SamplingParams) -> NDArray[np.int64]:
+def speak(backend: SteppedBackend, prompt: Prompt, sampling: SamplingParams) -> NDArray[np.int64]:
     slot = backend.admit(prompt, sampling)
     codes = backend.step([slot], sampling.max_frames).of(0)
     backend.release(slot)
@@ -46,7 +57,7 @@ def stored(table: SlotTable, cache: Tensor, row: int, length: int) -> Tensor:
     return cache[:, pages].transpose(1, 2).flatten(2, 3)[:, :, :length]
 
 
-def assert_official_codes_in_a_batch(backend: Backend, part: Tiny, model: str) -> None:
+def assert_official_codes_in_a_batch(backend: SteppedBackend, part: Tiny, model: str) -> None:
     """Compare greedy codes of a few official calls that run in one batch."""
     items = [item for item in official_items(model) if item.settings["max_new_tokens"] == 65]
     items = items[:: max(1, len(items) // 8)]

@@ -91,4 +91,5 @@ async def main(
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*map(int, sys.argv[1:5]), give_up_s=float(sys.argv[5])))
+    port, headers, bodies, readers = map(int, sys.argv[1:5])
+    asyncio.run(main(port, headers, bodies, readers, give_up_s=float(sys.argv[5])))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import nn
+
 from vivace.backends.eager import EagerBackend
 from vivace.checkpoint import Checkpoint
 from vivace.model.codec import Codec
+from vivace.model.layers import Block
 from vivace.model.talker import Qwen3TTS
 from vivace.text.tokenizer import TextTokenizer
 
@@ -17,6 +20,13 @@ TINY_NAMES = (
     "base",
     "base_projected",
 )
+
+
+def block_of(layers: nn.ModuleList, index: int) -> Block:
+    """A layer of the talker or of the predictor."""
+    block = layers[index]
+    assert isinstance(block, Block)
+    return block
 
 
 @dataclass(frozen=True)

@@ -164,7 +164,7 @@ class Server:
             theirs.append(ends[number != 0] if ends else streams.get(name, number))
             own += [ends[number != 0]] if ends else []
         told, tell = os.pipe()
-        wanted = {"code": code, "arguments": arguments, "env": dict(env)}
+        wanted: dict[str, Any] = {"code": code, "arguments": arguments, "env": dict(env)}
         wanted |= {"cwd": str(cwd or Path.cwd()), "is_leader": start_new_session}
         socket.send_fds(self._door, [json.dumps(wanted).encode()], [*theirs, tell])
         for descriptor in (*own, tell):

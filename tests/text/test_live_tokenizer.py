@@ -44,9 +44,8 @@ JOINTS = [
     *("=", "<", "(", "((", "!", "...", "…", "。", "—", "🙂", "👍🏽", "9", "½", "٣", "\x00", "\x85"),
     *("\u1680", "\u2000", "\u2028", "\x1c", "\u037e", "\u212b", "\u0344", "\U00016d67", "\ufeff"),
 ]
-TEXTS = st.lists(st.text(st.characters(exclude_categories=("Cs",))) | st.sampled_from(JOINTS)).map(
-    "".join
-)
+PIECES = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(JOINTS)
+TEXTS = st.lists(PIECES).map("".join)
 CUTS = st.lists(st.integers(0, 60), max_size=20)
 
 

@@ -10,7 +10,7 @@ from tests.text.test_split import takes_at_most
 from tests.text.test_tokenizer import SENTENCES
 from vivace.text import markup
 from vivace.text.markup import remove_markup
-from vivace.text.pauses import parse_pauses
+from vivace.text.pauses import PAUSE_MARK, parse_pauses
 from vivace.text.split import split_sentences
 
 CLEANED = {
@@ -129,8 +129,8 @@ def test_control_single_pass_leaves_markup() -> None:
 @settings(deadline=None, max_examples=300)
 @given(text=TEXTS)
 def test_remove_markup_keeps_pause_marks(text: str) -> None:
-    marks = markup.PAUSE_MARK.findall(text.replace("\ue000", ""))
-    left = iter(markup.PAUSE_MARK.findall(remove_markup(text)))
+    marks = PAUSE_MARK.findall(text.replace("\ue000", ""))
+    left = iter(PAUSE_MARK.findall(remove_markup(text)))
     assert all(mark in left for mark in marks)  # removing markup may reveal more marks
 
 

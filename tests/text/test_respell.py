@@ -94,7 +94,7 @@ def test_invalid_lexicon_is_rejected_before_speech(tts: TTS, said: Watch) -> Non
         (["a"], "not list"),
     ]:
         with pytest.raises(LexiconError, match=reason):
-            tts.speak("Hello.", lexicon=bad)  # type: ignore[arg-type]
+            tts.speak("Hello.", lexicon=bad)  # type: ignore[call-overload]
     with pytest.raises(LexiconError, match="is empty"):
         asyncio.run(ask())
     with pytest.raises(RequestError, match="nothing to say"):

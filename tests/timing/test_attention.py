@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +14,10 @@ import torch
 from tests.support.tiny import Tiny
 from vivace import TTS
 from vivace.model import ops
+from vivace.model.config import Head
 from vivace.prompt import Prompt, SpokenReference, build_prompt
 from vivace.speech import TextLayout
-from vivace.timing.attention import Head, TextAttention
+from vivace.timing.attention import TextAttention
 
 OWN = [11, 12, 13, 14, 15]
 
@@ -93,7 +95,7 @@ def test_cloned_voice_and_long_text_are_timed_without_errors(
     """Utterances that continue from a recording and from the previous utterance."""
     recording = np.random.default_rng(0).normal(0, 0.1, 36_000).astype(np.float32)
     text = "Hello there, said the user. " * 14
-    options = {"seed": 3, "min_frames": 8, "max_frames": 24, "text_layout": layout}
+    options: dict[str, Any] = {"seed": 3, "min_frames": 8, "max_frames": 24, "text_layout": layout}
     with TTS.load(tiny_folder / "base", device="cpu") as tts, caplog.at_level(logging.WARNING):
         voice = tts.clone((recording, 24_000), "Words of the recording.")
         tts.speak(text, voice=voice, timings=True, guard=False, **options)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -153,7 +154,7 @@ def test_checkpoint_without_timings_reports_none(
 ) -> None:
     """No head of a model with random weights follows the text."""
     text = "Hello there, said the user to the assistant, and went away."
-    options = {"seed": 3, "min_frames": 40, "max_frames": 40, "guard": False}
+    options: dict[str, Any] = {"seed": 3, "min_frames": 40, "max_frames": 40, "guard": False}
     with TTS.load(tiny_folder / name, device="cpu") as tts, caplog.at_level(logging.WARNING):
         voice = None if name == "custom_voice" else tts.clone(noise())
         audio = tts.speak(text, voice=voice, timings=True, **options)

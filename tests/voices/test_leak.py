@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tests.support.slots import eager_backend
 from vivace import TTS
 from vivace.backends.base import Frames
 from vivace.engine.frame_block import FrameBlock
-from vivace.engine.steps import drop_leak
+from vivace.engine.steps import BlockSteps, drop_leak
 from vivace.voices.reference_leak import leaked_frames, may_leak, shares_words
 
 Codes = NDArray[np.int64]
@@ -106,7 +108,7 @@ def test_leaked_frames_finds_exactly_the_repeated_end(seed: int, num_frames: int
 # --- While it is being made -------------------------------------------------------------------
 
 
-def as_pieces(codes: Codes, sizes: list[int]) -> Iterator[FrameBlock]:
+def as_pieces(codes: Codes, sizes: list[int]) -> BlockSteps:
     edges = np.cumsum([*sizes, len(codes)])
     parts = np.split(codes, edges[edges < len(codes)])
     for index, part in enumerate(parts):
@@ -118,7 +120,8 @@ def as_pieces(codes: Codes, sizes: list[int]) -> Iterator[FrameBlock]:
 @settings(deadline=None, max_examples=60)
 def test_leak_is_removed_for_any_piece_size(sizes: list[int], num_frames: int) -> None:
     codes = np.concatenate((REFERENCE[60 - num_frames :], SPEECH))
-    pieces = list(drop_leak(as_pieces(codes, sizes), REFERENCE))
+    steps = drop_leak(as_pieces(codes, sizes), REFERENCE)
+    pieces = [piece for piece in steps if isinstance(piece, FrameBlock)]
     kept = np.concatenate([piece.codes for piece in pieces])
     expected = SPEECH if num_frames >= 3 else codes
     assert np.array_equal(kept, expected)
@@ -167,10 +170,10 @@ def test_speak_removes_a_leak_unless_the_text_has_the_words_or_trim_is_off(
     tail = draw(3, 5, 64)
     codes = np.concatenate((voice.ref_codes[:-5], tail))
     voice = dataclasses.replace(voice, ref_codes=codes)
-    backend = base.engine.backend
+    backend = eager_backend(base)
     step, begun = backend.step, set[int]()
 
-    def leaking_step(slots, count):  # type: ignore[no-untyped-def]
+    def leaking_step(slots: Sequence[int], count: int) -> Frames:
         frames = step(slots, count)
         codes = frames.codes.copy()
         if slots[0] not in begun:  # the first step of an utterance
@@ -179,7 +182,7 @@ def test_speak_removes_a_leak_unless_the_text_has_the_words_or_trim_is_off(
         return Frames(codes, frames.lengths, frames.status)
 
     monkeypatch.setattr(backend, "step", leaking_step)
-    options = {"voice": voice, "seed": 3, "max_frames": 12, "min_frames": 12}
+    options: dict[str, Any] = {"voice": voice, "seed": 3, "max_frames": 12, "min_frames": 12}
     assert len(base.speak("Quite another text.", **options).codes) == 7
     assert len(base.speak("Quite another text.", trim=False, **options).codes) == 12
     assert len(base.speak("Recording is fun.", **options).codes) == 12

@@ -260,7 +260,7 @@ def test_invalid_voice_file_is_rejected(content: bytes, message: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["BF16", "F8_E4M3", "BOOL", "I32", "F4", "X"])
 def test_vector_of_another_type_is_rejected(dtype: str) -> None:
-    header = {
+    header: dict[str, Any] = {
         "__metadata__": METADATA,
         "speaker": {"dtype": dtype, "shape": [32], "data_offsets": [0, 64]},
     }

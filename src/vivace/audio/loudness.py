@@ -104,5 +104,5 @@ def _poles(k: float, q: float) -> Coefficients:
 
 
 def _response(zeros: Coefficients, poles: Coefficients) -> NDArray[np.complex128]:
-    delay = np.exp(-2j * np.pi * np.arange(FFT_SIZE // 2 + 1) / FFT_SIZE)
+    delay: NDArray[np.complex128] = np.exp(-2j * np.pi * np.arange(FFT_SIZE // 2 + 1) / FFT_SIZE)
     return np.polyval(zeros[::-1], delay) / np.polyval(poles[::-1], delay)

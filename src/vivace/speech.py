@@ -78,15 +78,15 @@ class SamplingParams:
     `temperature=0` alone makes both greedy. Values outside `BOUNDS` raise RequestError.
     """
 
-    temperature: float = 0.9
-    top_k: int = 50  # 0 keeps every code
-    top_p: float = 1.0
+    temperature: float = 0.9  # of codebook 0, which carries the words; 0 is greedy
+    top_k: int = 50  # codes to draw from; 0 keeps every code
+    top_p: float = 1.0  # probability mass of the codes to draw from
     repetition_penalty: float = 1.05  # codebook 0 only; 1 is none
     predictor_temperature: float | None = None  # None: greedy if the talker is, else 0.9
-    predictor_top_k: int = 50
-    predictor_top_p: float = 1.0
+    predictor_top_k: int = 50  # of the residual codebooks
+    predictor_top_p: float = 1.0  # of the residual codebooks
     min_frames: int = MIN_FRAMES  # of each utterance; the end token is suppressed before
-    max_frames: int = 8191
+    max_frames: int = 8191  # of each utterance, in frames of 80 ms
     seed: int | None = None  # None: a random seed
 
     def __post_init__(self) -> None:
@@ -114,7 +114,11 @@ class SamplingParams:
         return 0.0 if self.temperature == 0 else 0.9
 
     def replace(self, **changes: Any) -> SamplingParams:
-        """Copy with changed fields. Unknown names raise RequestError."""
+        """Copy with changed fields. Unknown names raise RequestError.
+
+        Args:
+            changes: New values by field name.
+        """
         if unknown := sorted(changes.keys() - set(self.__slots__)):
             raise RequestError(
                 f"no sampling argument named {', '.join(unknown)}; "
@@ -222,9 +226,9 @@ class Word:
 
     text: str  # as written, with its punctuation: "Dr.", "$5,"
     start_s: float  # in the whole audio
-    end_s: float
+    end_s: float  # in the whole audio
     start_char: int  # offset in the given text
-    end_char: int
+    end_char: int  # offset of the first character after the word
 
 
 def join_words(parts: Iterable[Sequence[Word] | None]) -> tuple[Word, ...] | None:
@@ -256,10 +260,10 @@ def move_words(
 class Usage:
     """Size, time and completeness of speech."""
 
-    text_tokens: int
-    frames: int
-    audio_s: float
-    wall_s: float
+    text_tokens: int  # token ids of the text
+    frames: int  # frames of 80 ms
+    audio_s: float  # seconds of audio
+    wall_s: float  # seconds from the call to the end
     seed: int  # the same seed gives the same codes
     first_audio_ms: float | None = None  # from the call to the first samples
     completeness: float | None = None  # share of words that were spoken; None: unknown

@@ -88,27 +88,34 @@ class TTS:
         split_camel_case: bool = False,
         lexicon: LexiconSource | None = None,
     ) -> TTS:
-        """Load a hub id, a local folder in the released layout, or the embedded voice (None).
+        """Load a checkpoint, or the embedded voice.
 
-        `device="auto"` picks CUDA, then MPS, then the CPU; a small model always runs on the CPU.
-        `dtype="auto"` is bfloat16 on CUDA and float32 elsewhere. `threads` limits the CPU threads
-        of an operation while this TTS works; None is 1 for a small model, else PyTorch's number.
+        GPU memory is allocated now, for `max_streams` texts of 300 characters and one utterance of
+        `max_frames`. If longer texts fill it, requests wait.
 
-        `max_streams` run concurrently (None: 8 on an NVIDIA GPU, many elsewhere), and `max_queue`
-        wait for a slot. GPU memory is allocated now, for that many texts of 300 characters and one
-        utterance of `max_frames` (None: 2,048 frames, 164 s). If longer texts fill it, requests
-        wait. `profile` is `latency`, `balanced` or `throughput`: how many frames a turn makes while
-        no stream waits for its first audio.
-
-        `codec_precision`, on an NVIDIA GPU: `split` emulates float32; `half` rounds the inputs of
-        the codec's convolutions to float16 and is up to four times as fast. `auto` is `half` for a
-        bfloat16 model and `split` for a float32 model. `weights="fp8"` rounds the predictor's
-        matrices and the talker's MLPs to 4 significant bits; only the `megakernel` backend is
-        faster with it.
-
-        `split_camel_case` reads "YouTube" as "You" "Tube", as the official package does for a local
-        folder. `lexicon` applies to every text: a .toml or .csv file, a mapping of words to
-        respellings, or a `Lexicon` (docs/text.md).
+        Args:
+            name_or_folder: A hub id, or a local folder in the released layout. None: the embedded
+                voice.
+            device: `auto` picks CUDA, then MPS, then the CPU. A small model always runs on the CPU.
+            dtype: `auto` is bfloat16 on CUDA and float32 elsewhere.
+            weights: `fp8` rounds the predictor's matrices and the talker's MLPs to 4 significant
+                bits. Only the `megakernel` backend is faster with it.
+            backend: `auto` picks the fastest one that runs here; `vivace doctor` lists all.
+            threads: CPU threads of an operation. None: 1 for a small model, else PyTorch's number.
+            max_streams: Streams that run concurrently. None: 8 on an NVIDIA GPU, 256 elsewhere.
+            max_frames: Frames of the longest utterance on a GPU. None: 2,048 frames, 164 s.
+            max_queue: Requests that may wait for a slot.
+            profile: Frames per turn while no stream waits for its first audio: `latency`,
+                `balanced` or `throughput`.
+            codec_precision: On an NVIDIA GPU. `split` emulates float32; `half` rounds inputs to
+                float16 and is up to four times as fast. `auto` is `half` for a bfloat16 model.
+            revision: Branch, tag or commit of a hub id.
+            cache_dir: Folder of downloaded checkpoints. None: the Hugging Face cache.
+            offline: Use the local cache only.
+            split_camel_case: Read "YouTube" as "You" "Tube", as the official package does for a
+                local folder.
+            lexicon: Pronunciations for every text: a .toml or .csv file, a mapping of words to
+                respellings, or a `Lexicon` (docs/text.md).
         """
         words = None if lexicon is None else Lexicon.of(lexicon)
         limits = EngineLimits(max_streams, max_queue, profile=profile)
@@ -141,6 +148,7 @@ class TTS:
 
     @property
     def model_type(self) -> ModelType:
+        """`custom_voice`, `voice_design` or `base`."""
         return self.checkpoint.config.tts_model_type
 
     @property
@@ -155,6 +163,7 @@ class TTS:
 
     @property
     def sample_rate(self) -> int:
+        """Of all audio, in Hz."""
         return self.checkpoint.codec_config.output_sample_rate
 
     @property
@@ -164,6 +173,7 @@ class TTS:
 
     @property
     def tokenizer(self) -> TextTokenizer:
+        """Converts text to token ids."""
         return self.loaded.writer.tokenizer
 
     @property
@@ -178,10 +188,12 @@ class TTS:
 
     @property
     def device(self) -> torch.device:
+        """Where the model runs."""
         return self.loaded.parts.model.device
 
     @property
     def dtype(self) -> torch.dtype:
+        """Of the model. The codec has a precision of its own."""
         return self.loaded.parts.model.dtype
 
     def __repr__(self) -> str:
@@ -211,13 +223,16 @@ class TTS:
     ) -> Audio | list[Audio]:
         """Speak a text of any length and return all of the audio.
 
-        A list or tuple is a batch. The result is a list of `Audio` in the same order, each as if
-        spoken alone with these options. If some texts fail, the others are still spoken; then
-        BatchError has both. An iterator is one text that is still being written.
+        A batch returns a list of `Audio` in the same order, each as if spoken alone. If some texts
+        fail, the others are still spoken, and BatchError has the results and the errors.
 
         `[pause 0.5s]` in a text is a pause; `[spell: NASA]` and `[digits: 2024]` are read one by
         one. Runaway speech is retried once unless `seed` or `max_frames` is given, and then raises
         RunawayError.
+
+        Args:
+            text: A text, an iterator of pieces that are still being written, or a list or tuple of
+                texts: a batch.
         """
         return self.synthesizer.speak(text, SpeakOptions(**options))
 
@@ -233,10 +248,13 @@ class TTS:
     async def aspeak(
         self, text: str | LivePieces | AsyncPieces | list[str] | tuple[str, ...], **options: Any
     ) -> Audio | list[Audio]:
-        """`speak` for asyncio; `text` may be an async iterator too.
+        """`speak` for asyncio.
 
         The call does not block the event loop and needs no thread but the engine's. Cancelling the
         task stops the speech and frees its slots.
+
+        Args:
+            text: As for `speak`, or an async iterator of pieces.
         """
         return await self.synthesizer.speak_async(text, SpeakOptions(**options))
 
@@ -244,10 +262,12 @@ class TTS:
     def stream(self, text: str | Iterable[str | None], **options: Any) -> Stream:
         """Speak a text and return audio chunks while they are made.
 
-        The samples are those of `speak` with `trim=False`. `text` may be an iterator of pieces,
-        such as the tokens of an LLM: speech begins with the first word and waits for more text.
-        None in the pieces is skipped. A list is rejected: `speak` makes a batch of it, and
-        `iter(pieces)` is one text in pieces.
+        The samples are those of `speak` with `trim=False`. A list is rejected: `speak` makes a
+        batch of it, and `iter(pieces)` is one text in pieces.
+
+        Args:
+            text: A text, or an iterator of pieces such as the tokens of an LLM. Speech begins with
+                the first word or sentence (`live`). Pieces that are None are skipped.
         """
         return self.synthesizer.stream(text, StreamOptions(**options))
 
@@ -255,22 +275,28 @@ class TTS:
     def astream(
         self, text: str | Iterable[str | None] | AsyncIterable[str | None], **options: Any
     ) -> AsyncStream:
-        """`stream` for asyncio; `text` may be an async iterator too.
+        """`stream` for asyncio.
 
         The engine's thread does the work. Errors of the request are raised when the first chunk is
-        asked for, or before it by `stream = await tts.astream(...)`, which also queues the request.
+        read. `stream = await tts.astream(...)` queues the request and raises them at once.
+
+        Args:
+            text: As for `stream`, or an async iterator of pieces.
         """
         return self.synthesizer.stream_async(text, StreamOptions(**options))
 
     @takes(DialogueOptions, leave_out={"voice"})
     def dialogue(self, lines: DialogueLines, **options: Any) -> Dialogue:
-        """Speak lines of (voice, text) as a conversation; all lines are made together, as a batch.
+        """Speak lines as a conversation. All lines are made together, as a batch.
 
-        `lines` may be `DialogueScript.load("talk.txt")`. Unknown names raise UnknownVoiceError
-        before anything is spoken. `[overlap 0.3s]` at the start of a line sets the overlap of that
-        line. With a `seed`, line n from 0 is what `speak` returns with `seed + 10_000 * n`.
+        Unknown names raise UnknownVoiceError before anything is spoken. `[overlap 0.3s]` at the
+        start of a line sets the overlap of that line. With a `seed`, line n from 0 is what `speak`
+        returns with `seed + 10_000 * n`.
 
         The result is an `Audio` with `lines`, `tracks` by speaker and `save_tracks`.
+
+        Args:
+            lines: Pairs of (voice, text), or `DialogueScript.load("talk.txt")`.
         """
         return speak_dialogue(self.synthesizer, lines, DialogueOptions(**options))
 
@@ -280,6 +306,9 @@ class TTS:
 
         The samples are those of `dialogue`, except that lines which are too loud together are
         clipped. Voices and texts are checked before anything is spoken.
+
+        Args:
+            lines: As for `dialogue`.
         """
         return stream_dialogue(self.synthesizer, lines, DialogueStreamOptions(**options))
 
@@ -288,9 +317,13 @@ class TTS:
     def voice(self, voice: VoiceSource, transcript: str | None = None) -> str | Voice:
         """Look up what `speak` accepts as `voice`.
 
-        A recording's path is enrolled once, with its `transcript` in context; a .safetensors file
-        is loaded; other names are the library's. A preset stays its name. Because this opens
-        paths, a server looks up the names of its clients in `speakers` and `VoiceLibrary` instead.
+        This opens paths. A server looks up the names of its clients in `speakers` and
+        `VoiceLibrary` instead.
+
+        Args:
+            voice: A preset, which stays its name; a recording, which is cloned once; a .safetensors
+                file, which is loaded; or a name in the library.
+            transcript: Every word of the recording, for cloning in context.
         """
         return self.synthesizer.find_voice(voice, transcript)
 
@@ -304,12 +337,20 @@ class TTS:
         licence: str | None = None,
         append_silence: bool = True,
     ) -> Voice:
-        """A voice from a recording of 1 to 30 s: a path, bytes, a data URI or (array, rate).
+        """Create a voice from a recording. Needs a Base checkpoint.
 
-        Alone, the voice is a speaker vector. With `transcript`, every word said in the recording,
-        speech goes on from it in context, which is closer to the original; half a second of
-        silence is appended to it first, so that its last sound does not run on into the speech
-        (`append_silence=False` is the official behaviour).
+        Without `transcript` the voice is a speaker vector. With it, speech continues the recording
+        in context, which is closer to the original.
+
+        Args:
+            audio: 1 to 30 s of one person's speech: a path, bytes, a data URI, (samples, rate) or
+                an `Audio`.
+            transcript: Every word of the recording.
+            name: Name of the voice, for `VoiceLibrary`.
+            language: Language of the recording, kept as a note.
+            licence: Licence of the recording, kept as a note.
+            append_silence: Append half a second of silence, so that the recording's last sound does
+                not continue into the speech. The official package does not.
         """
         self.loaded.writer.require("base", "clone a voice")
         model, codec, engine = self.loaded.parts

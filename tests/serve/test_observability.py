@@ -91,7 +91,7 @@ def test_dashboard_uses_only_existing_metrics(server: Running) -> None:
 
 
 def test_every_metric_is_documented(server: Running) -> None:
-    page = (ROOT / "docs" / "observability.md").read_text("utf-8")
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text("utf-8")
     named = families(httpx.get(f"{server.url}/metrics").text)
     missing = {name for name in named if f"`{name}`" not in page}
     assert len(named) > 20

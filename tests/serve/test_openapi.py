@@ -1,4 +1,4 @@
-"""The OpenAPI description and the tables of docs/server.md list every route and response."""
+"""The OpenAPI description and the reference page list every route and response."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_errors_of_every_operation_are_described(schema: dict[str, Any]) -> None
             assert {"200", "4XX", "5XX"} == operation["responses"].keys(), path
 
 
-# -- the tables of docs/server.md ----------------------------------------------------------------
+# -- docs/reference/endpoints.md -----------------------------------------------------------------
 
 
 def endpoints(routes: list[BaseRoute]) -> set[str]:
@@ -108,14 +108,14 @@ def endpoints(routes: list[BaseRoute]) -> set[str]:
     return found
 
 
-def test_tables_of_the_docs_list_every_route_and_no_other(server: Running) -> None:
-    page = (ROOT / "docs" / "server.md").read_text("utf-8")
-    rows = "\n".join(line for line in page.splitlines() if line.startswith("| `"))
-    listed = set(re.findall(r"`((?:GET|POST|DELETE|PUT|PATCH|WS) /[^`]*)`", rows))
+def test_reference_page_lists_every_route_and_no_other(server: Running) -> None:
+    page = (ROOT / "docs" / "reference" / "endpoints.md").read_text("utf-8")
+    methods = "GET|POST|DELETE|PUT|PATCH|WS"
+    listed = set(re.findall(rf"^(?:### |\| `)((?:{methods}) /[^`\n]*)", page, re.MULTILINE))
     served = endpoints(server.server.app.routes)
     assert len(served) > 25
-    assert served - listed == set(), "routes that docs/server.md does not list"
-    assert listed - served == set(), "docs/server.md lists what is not served"
+    assert served - listed == set(), "routes that the page does not list"
+    assert listed - served == set(), "the page lists what is not served"
 
 
 def test_api_reference_lists_every_route(server: Running) -> None:

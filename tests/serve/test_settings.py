@@ -189,7 +189,7 @@ def test_api_key_in_the_config_file_is_an_error(tmp_path: Path) -> None:
 
 
 def test_every_setting_has_a_flag_and_a_line_in_the_docs() -> None:
-    page = (ROOT / "docs" / "server.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
     flags = vars(build_parser()[0].parse_args(["serve"])).keys()
     for name in setting_names():
         assert public_name(name) in flags

@@ -44,16 +44,17 @@ class Audio(_ArrayLike):
     """
 
     samples: NDArray[np.float32]  # [n], -1 to 1
-    sample_rate: int
+    sample_rate: int  # in Hz
     codes: NDArray[np.int64]  # [frames, codebooks]
-    finish_reason: FinishReason
-    usage: Usage
+    finish_reason: FinishReason  # why the speech ended: stop, length, stall or cancelled
+    usage: Usage  # size, time and completeness
     words: tuple[Word, ...] | None = None  # None without `timings`, or if unsupported
     transcript: str | None = None  # of a speech recogniser, with `verify=True`
     word_error_rate: float | None = None  # of the transcript
 
     @property
     def duration_s(self) -> float:
+        """Length in seconds."""
         return len(self.samples) / self.sample_rate
 
     @property
@@ -72,22 +73,29 @@ class Audio(_ArrayLike):
         return self.usage.skipped
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
-        """Write the samples to a file; the extension (.wav, .flac, .mp3, …) selects the format.
+        """Write the samples to a file. Returns its path.
 
-        Raises OutputExistsError if the file exists and `overwrite` is false.
+        Args:
+            path: The extension (.wav, .flac, .mp3, …) selects the format.
+            overwrite: Replace an existing file, which otherwise raises OutputExistsError.
         """
         return write_audio(path, self.samples, self.sample_rate, force=overwrite)
 
     def save_subtitles(self, path: str | Path, *, overwrite: bool = False) -> Path:
-        """Write the words to a .srt, .vtt or .json file.
+        """Write the words to a subtitle file. Raises RequestError if there are no timings.
 
-        Raises RequestError if there are no timings, and OutputExistsError if the file exists and
-        `overwrite` is false.
+        Args:
+            path: The extension selects the format: .srt, .vtt or .json.
+            overwrite: Replace an existing file, which otherwise raises OutputExistsError.
         """
         return write_subtitles(path, self.words, force=overwrite)
 
     def to_bytes(self, format: str = "wav") -> bytes:
-        """Encode to a complete file in memory; `format` is a name in `FORMATS`."""
+        """Encode to a complete file in memory.
+
+        Args:
+            format: `wav`, `pcm`, `mp3`, `opus`, `aac`, `flac` or `ogg`.
+        """
         return encode(self.samples, self.sample_rate, format)
 
     def play(self) -> None:
@@ -141,9 +149,9 @@ class AudioChunk(_ArrayLike):
     """One part of a stream. The last chunk may have no samples."""
 
     samples: NDArray[np.float32]  # [n], -1 to 1
-    sample_rate: int
+    sample_rate: int  # in Hz
     start_s: float  # position in the stream
-    is_last: bool
+    is_last: bool  # whether the stream has ended
     finish_reason: FinishReason | None  # on the last chunk
     codes: NDArray[np.int64]  # [frames, codebooks]
     words: tuple[Word, ...] | None = None  # words that ended, slightly delayed; None: no timings

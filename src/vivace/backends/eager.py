@@ -1,8 +1,8 @@
 """The reference backend: plain PyTorch, any device, no compilation.
 
 A slot's codes do not depend on the other slots of its batch. Matrix products round differently for
-different numbers of rows, so every pass has the same number of rows: one on a CPU, where each row
-costs time, and `PASS_ROWS` on other devices. Unused rows are padding. Attention runs per slot.
+different numbers of rows. Every pass therefore has the same number: one row on a CPU, where each
+row costs time, and `PASS_ROWS` on other devices. Unused rows are padding. Attention runs per slot.
 """
 
 from __future__ import annotations

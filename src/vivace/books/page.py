@@ -1,8 +1,8 @@
 """Builds a page from the events of an lxml parser: paragraphs, and text that is left out.
 
 Note marks, page numbers, ruby readings, pictures, formulas and navigation are left out. The
-decision is made at the end of an element and depends on its content: a link to a note that
-contains words instead of a mark is spoken, and so is text that an unclosed element contains.
+decision is made at the end of an element and depends on its content. A link to a note that
+contains words instead of a mark is spoken. So is text that an unclosed element contains.
 """
 
 from __future__ import annotations

@@ -77,7 +77,11 @@ class DialogueScript:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> DialogueScript:
-        """Read a script file. RequestError names the file, the line and the reason."""
+        """Read a script file. RequestError names the file, the line and the reason.
+
+        Args:
+            path: A text file with lines of `name: text` (docs/dialogue.md).
+        """
         return _parse(read_utf8(path, MAX_SCRIPT_BYTES, RequestError), Path(path).name)
 
     @classmethod

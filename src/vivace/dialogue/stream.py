@@ -22,7 +22,7 @@ class DialogueChunk(AudioChunk):
     """The next part of a dialogue, with all speakers mixed."""
 
     line: int  # index of the line of these codes and words
-    speaker: str
+    speaker: str  # of that line
 
 
 class LineStream(Protocol):

@@ -82,7 +82,7 @@ class SpokenLine:
 class Dialogue(Audio):
     """The mix of all lines, and each line. `codes` has the codes of all lines in order."""
 
-    lines: tuple[SpokenLine, ...]
+    lines: tuple[SpokenLine, ...]  # text, speaker, start and samples of every line
 
     @property
     def speakers(self) -> list[str]:
@@ -98,9 +98,11 @@ class Dialogue(Audio):
         return {speaker: _lay(lines, len(self.samples)) for speaker, lines in own.items()}
 
     def save_tracks(self, path: str | Path, *, overwrite: bool = False) -> list[Path]:
-        """Write a file for each speaker: talk-Anna.wav and talk-Ben.wav for talk.wav.
+        """Write a file for each speaker.
 
-        Existing files raise OutputExistsError unless `overwrite` is true.
+        Args:
+            path: `talk.wav` becomes `talk-Anna.wav` and `talk-Ben.wav`.
+            overwrite: Replace existing files, which otherwise raise OutputExistsError.
         """
         paths = track_paths(path, self.speakers)
         for file, samples in zip(paths, self.tracks.values(), strict=True):

@@ -164,7 +164,11 @@ class AsyncStream(AsyncIterator[AudioChunk]):
             raise
 
     async def collect(self, report: Callable[[Stream], None] | None = None) -> Audio:
-        """The whole audio, as `speak` returns it. Only before the first chunk is read."""
+        """The whole audio, as `speak` returns it. Only before the first chunk is read.
+
+        Args:
+            report: Called with the underlying `Stream` after every chunk.
+        """
         try:
             stream = await self._open()
             with closing(stream.collect_steps()) as steps:
@@ -222,6 +226,7 @@ class AsyncStream(AsyncIterator[AudioChunk]):
 
     @property
     def finish_reason(self) -> FinishReason | None:
+        """Why the speech ended; None before its end."""
         if self._stream is None:
             return "cancelled" if self._is_closed else None
         return self._stream.finish_reason

@@ -243,7 +243,7 @@ class TextFollower:
         self._jump, self._num_back = None, 0
 
     def accept(self, fault: Fault) -> None:
-        """Record a fault that is not repaired, and go on after it."""
+        """Record a fault that is not repaired, and continue after it."""
         if fault.kind in ("early_end", "skip"):
             self.lost |= set(fault.ids)
         else:

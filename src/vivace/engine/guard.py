@@ -1,7 +1,7 @@
 """Runaway protection: limits the frames of a text and detects stalled speech.
 
-About one request in three hundred never draws its end of speech and goes on for minutes, silent or
-repeating itself. This module works on plain numbers and does not import backends.
+About one request in three hundred never draws its end of speech and continues for minutes, silent
+or repeating itself. This module works on plain numbers and does not import backends.
 """
 
 from __future__ import annotations

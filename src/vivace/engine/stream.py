@@ -178,7 +178,11 @@ class Stream(Iterator[AudioChunk]):
             self.feed(piece)
 
     def collect(self, report: Callable[[Stream], None] | None = None) -> Audio:
-        """The whole audio; if trimmed, without a stall at the end. `report` is called per chunk."""
+        """Read the stream to its end and return the whole audio.
+
+        Args:
+            report: Called with the stream after every chunk.
+        """
         for step in self.collect_steps():
             if isinstance(step, Audio):
                 return step

@@ -256,7 +256,7 @@ class Utterance:
     def _end_of(
         self, codes: NDArray[np.int64], levels: Sequence[float], status: SlotStatus | None
     ) -> FinishReason | None:
-        """Why the utterance ends after these frames; None if it goes on."""
+        """Why the utterance ends after these frames; None if it continues."""
         if status == "stop":
             return "stall" if self.is_guarded and not self._has_sound else "stop"
         if status == "failed":

@@ -18,7 +18,7 @@ from vivace.serve.context import ServeContext
 
 SOCKETS = {
     "/v1/audio/speech/stream": "vLLM-Omni's messages: session.config, input.text, input.done, "
-    "input.cancel, session.close; binary audio comes back.",
+    "input.cancel, session.close. The server sends binary audio.",
     "/v1/realtime": "OpenAI's realtime events, as far as speech needs them.",
     "/v1/text-to-speech/{voice_id}/stream-input": "ElevenLabs' text stream.",
     "/v1/text-to-speech/{voice_id}/multi-stream-input": "The same, with contexts.",

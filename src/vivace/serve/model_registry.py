@@ -116,9 +116,9 @@ class ModelRegistry:
     ) -> ServedModel:
         """Return the model for a request, and load it if it was unloaded.
 
-        Clients may send any name (`tts-1`). For a name that is not configured the registry selects
-        the first model of `model_type` (`base` to clone), or the first model with the voice
-        `voice`, or the first model that can speak without a cloned voice. Raises RefusedError with
+        Clients may send any name (`tts-1`). For other names than the configured ones, the registry
+        selects the first model of `model_type` (`base` to clone), or with the voice `voice`.
+        Otherwise it selects the first that speaks without a cloned voice. Raises RefusedError with
         status 503 while the model is broken or loading for the first time.
         """
         entry = await self._pick(name, voice, model_type)

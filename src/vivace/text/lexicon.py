@@ -41,12 +41,20 @@ class Lexicon:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Lexicon:
-        """Read a .toml or .csv file; a LexiconError names file, line and reason."""
+        """Read a file. A LexiconError names the file, the line and the reason.
+
+        Args:
+            path: A .toml or .csv file (docs/text.md).
+        """
         return cls(read_rows(Path(path)))
 
     @classmethod
     def of(cls, source: LexiconSource) -> Lexicon:
-        """Build from a Lexicon, a file path, or a mapping with the structure of the TOML file."""
+        """Build a lexicon from any source that `lexicon=` accepts.
+
+        Args:
+            source: A `Lexicon`, a file, or a mapping with the structure of the TOML file.
+        """
         if isinstance(source, cls):
             return source
         if isinstance(source, Mapping):

@@ -26,6 +26,11 @@ class VoiceLibrary:
     """Voices by name. `add` creates the folder."""
 
     def __init__(self, folder: Path | None = None) -> None:
+        """Open a library without reading it.
+
+        Args:
+            folder: Folder of the voice files. None: the user's own (docs/voices.md).
+        """
         self._folder = None if folder is None else Path(folder)
 
     @property
@@ -44,6 +49,7 @@ class VoiceLibrary:
         )
 
     def names(self) -> list[str]:
+        """Names of every voice that can be read, sorted."""
         return [voice.name for voice in self.voices()]
 
     def voices(self) -> list[Voice]:
@@ -56,13 +62,21 @@ class VoiceLibrary:
         yield from (voice for voice in found if voice is not None)
 
     def get(self, name: str) -> Voice:
-        """Raises UnknownVoiceError, or VoiceFileError for a damaged file."""
+        """Read a voice. Raises UnknownVoiceError, or VoiceFileError for a damaged file.
+
+        Args:
+            name: The voice's name.
+        """
         if name not in self:
             raise UnknownVoiceError(str(name)[:80], self.names())
         return self._load(name)
 
     def path(self, name: str) -> Path:
-        """The file of the voice with this name."""
+        """The file of a voice.
+
+        Args:
+            name: The voice's name.
+        """
         if name not in self:
             raise UnknownVoiceError(str(name)[:80], self.names())
         return self._entry_within(name)
@@ -76,7 +90,12 @@ class VoiceLibrary:
             raise _taken(name)
 
     def add(self, voice: Voice, *, replace: bool = False) -> Path:
-        """Save the voice under its own name, atomically."""
+        """Save the voice under its own name, atomically. Returns its file.
+
+        Args:
+            voice: The voice to save.
+            replace: Replace a voice of the same name, which otherwise raises RequestError.
+        """
         self.check_free(voice.name, replace=replace)
         entry = self._entry(voice.name)
         try:
@@ -90,7 +109,11 @@ class VoiceLibrary:
         return entry
 
     def remove(self, name: str) -> None:
-        """Delete the voice. Of a symbolic link, only the link is deleted."""
+        """Delete a voice. Of a symbolic link, only the link is deleted.
+
+        Args:
+            name: The voice's name.
+        """
         if name not in self:
             raise UnknownVoiceError(str(name)[:80], self.names())
         try:

@@ -39,15 +39,15 @@ TEXT_FIELDS = ("name", "language", "ref_text", "source_sha256", "licence", "crea
 class Voice:
     """A voice to speak with. Invalid fields raise RequestError."""
 
-    name: str
+    name: str  # 1 to 64 characters of a-z 0-9 _ . -
     speaker: NDArray[np.float32]  # [D], the speaker encoder's vector
     ref_codes: NDArray[np.int64] | None = None  # [T, codebooks]: the speech to continue
     ref_text: str | None = None  # the transcript of that speech
-    language: str | None = None
-    source_sha256: str | None = None  # of the reference audio
-    licence: str | None = None
-    created: str | None = None  # 2026-01-31
-    family: str = FAMILY
+    language: str | None = None  # of the recording, a note
+    source_sha256: str | None = None  # digest of the reference audio
+    licence: str | None = None  # of the recording, a note
+    created: str | None = None  # a date, such as 2026-01-31
+    family: str = FAMILY  # the model family that speaks with it
 
     def __post_init__(self) -> None:
         check_voice_name(self.name)
@@ -66,6 +66,7 @@ class Voice:
 
     @property
     def width(self) -> int:
+        """Numbers in the speaker vector: the hidden size of the model."""
         return len(self.speaker)
 
     @property
@@ -99,7 +100,11 @@ class Voice:
             )
 
     def save(self, path: str | Path) -> Path:
-        """Write the voice to one .safetensors file, atomically."""
+        """Write the voice to one file, atomically.
+
+        Args:
+            path: Ends with .safetensors.
+        """
         path = Path(path)
         if path.suffix != ".safetensors":
             raise VoiceFileError(f"a voice is saved as .safetensors, not as {path.name!r}")
@@ -122,7 +127,11 @@ class Voice:
 
     @classmethod
     def load(cls, path: str | Path) -> Voice:
-        """See `load_voice`."""
+        """Read a voice file. Any other file raises VoiceFileError.
+
+        Args:
+            path: A file that `save` wrote.
+        """
         return load_voice(path)
 
 

@@ -82,8 +82,8 @@ def product_kernel(
 ):  # fmt: skip
     """out[m, n] = bias + sum over taps and channels of x[m - reach + tap, c] * weight[tap, n, c].
 
-    One tap is a linear layer. Pointers may be None: `norm` is the weight of an RMSNorm before the
-    product, `scale` is per column, `residual` is added to the scaled sum, `active` is `out` after
+    One tap is a linear layer. Pointers may be None. `norm` is the weight of an RMSNorm before the
+    product. `scale` is per column. `residual` is added to the scaled sum. `active` is `out` after
     the next layer's activation, in the type of that layer's input.
     """
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)

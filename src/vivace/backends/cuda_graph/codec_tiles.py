@@ -1,7 +1,7 @@
 """Tile sizes of the codec's products.
 
 A tile may depend on the batch without changing samples: a tensor core adds the products of one
-output in the order of taps and channels, whatever the tile. Only 3xTF32 adds block by block, so its
+output in the order of taps and channels for every tile. Only 3xTF32 adds block by block, so its
 tiles all have the same depth.
 """
 

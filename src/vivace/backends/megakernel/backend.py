@@ -50,7 +50,7 @@ def unfit(model: Qwen3TTS, max_streams: int | None) -> str | None:
 def slower(model: Qwen3TTS, max_streams: int | None) -> str | None:
     """Why the graph backend serves this model faster, or None.
 
-    A small model's rows are padded, and its codec takes most of the time: the graph backend runs
+    A small model's rows are padded, and its codec takes most of the time. The graph backend runs
     the codec at the same time as the next frames, the megakernel between them.
     """
     config = model.config.talker_config

@@ -27,7 +27,7 @@ PEERS = (
 
 
 def measure_peers(subject: Subject, ours: float, *, num_frames: int) -> list[dict[str, Any]]:
-    """One row per peer. `ours` is our speed in times real time, for comparison."""
+    """One row per peer. `ours` is the speed of Vivace in times real time."""
     return [_measure(peer, subject, ours, num_frames) for peer in PEERS]
 
 

@@ -17,8 +17,9 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 PAGES = (
     "README.md",
-    "docs/embedded-voice.md",
     "docs/performance.md",
+    "docs/measuring.md",
+    "docs/quality.md",
     "docs/integrations/README.md",
 )
 BLOCK = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(\n<!-- end of table -->)", re.DOTALL)
@@ -76,7 +77,7 @@ def quality() -> str:
         "quality-mini-dev-all": "`heart`, sentences kept apart",
         "quality-mini-dev": "the first of them",
         "quality-mini-streamed": "the same, text one id a frame",
-        "quality-mini-hard": "`heart`, hard lines of our own",
+        "quality-mini-hard": "`heart`, hard lines",
         "quality-mini-michael": "`michael`, sentences kept apart",
         "quality-mini-codec": "the codec alone, `heart` encoded and decoded",
         "quality-mini-codec-michael": "the same, `michael`",
@@ -297,7 +298,7 @@ def roofline() -> str:
             share = f"{100 * kernel['share_of_peak']:.0f} %"
             error = "–" if kernel["error"] is None else f"{kernel['error']:.1e}"
             rows.append([part, name, kernel["launches"], f"{kernel['us']:.1f}", share, error])
-    head = "| 64 streams | kernel | launches | us each | share of the roof | error |"
+    head = "| 64 streams | kernel | launches | µs each | share of the roof | error |"
     return table(head, rows)
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import Literal, get_args, get_origin
 
-from scripts.reference.markdown import code, page, sentence, table
-from scripts.reference.walk import (
+from reference.markdown import code, page, sentence, table
+from reference.walk import (
     CLASSES,
     Member,
     Parameter,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from scripts.reference.markdown import code, page, sentence, table
+from reference.markdown import code, page, sentence, table
 from vivace.serve.app import create_app
 from vivace.serve.context import ServeContext
 from vivace.serve.docs import SOCKETS

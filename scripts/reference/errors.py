@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 
-from scripts.reference.markdown import code, page, sentence, table
+from reference.markdown import code, page, sentence, table
 from vivace import errors
 from vivace.serve.errors import describe
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-GENERATED = "<!-- Written by `python -m scripts.reference`. Do not edit. -->"
+GENERATED = "<!-- Written by `python scripts/make_reference.py`. Do not edit. -->"
 
 
 def page(title: str, *parts: str) -> str:

@@ -9,7 +9,7 @@ from annotated_types import Ge, Gt, Le
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from scripts.reference.markdown import code, page, sentence, table
+from reference.markdown import code, page, sentence, table
 from vivace.serve.context import ServeContext
 from vivace.serve.server import Server
 from vivace.serve.settings import (
@@ -114,9 +114,7 @@ def _default(name: str, field: Any) -> str:
 
 def metrics_page() -> str:
     context = ServeContext.create(resolve_settings({}, {}))
-    context.metrics.expose_models(["model"])
     Server(context)
-    context.metrics.expose_failure(500, "engine_failed")
     text = context.metrics.render()[0].decode("utf-8")
     families = list(text_string_to_metric_families(text))
     own = [one for one in families if one.name.startswith("vivace_")]

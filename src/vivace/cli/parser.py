@@ -52,7 +52,8 @@ def build_parser() -> tuple[argparse.ArgumentParser, list[str]]:
         ("clone", "speak with the voice of a recording", "--ref-audio FILE [TEXT]", _add_clone),
         ("design", "speak with a voice you describe", "DESCRIPTION TEXT", _add_design),
     ):
-        add_command(commands, name, summary, f"{usage} [OPTIONS]", add_options=add_options)
+        work = f"say:{name}"
+        add_command(commands, name, summary, f"{usage} [OPTIONS]", work, add_options)
     _add_voice(commands)
     _add_speakers(commands)
     _add_repl(commands)
@@ -143,7 +144,7 @@ def _add_voice(commands: Commands) -> None:
 
 def _add_speakers(commands: Commands) -> None:
     summary = "list the preset voices and languages of a model"
-    speakers = add_command(commands, "speakers", summary, work="speakers:list_speakers")
+    speakers = add_command(commands, "speakers", summary, work="voice:list_speakers")
     add_option(speakers, "--json", None, "print the result as JSON")
     options.add_model(speakers)
 

@@ -1,4 +1,7 @@
-"""`vivace voice`: adds, lists, shows and removes voices. Also --save of `clone` and `design`."""
+"""`vivace voice` and `vivace speakers`: add, list, show and remove voices, list preset voices.
+
+Also --save of `clone` and `design`.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from vivace.audio.files import check_path
-from vivace.cli.request import load_model
+from vivace.cli.request import load_model, model_name
 from vivace.cli.streams import print_json, print_stderr, print_stdout, print_table, printable
 from vivace.cli.text import read_transcript
 from vivace.errors import VoiceFileError
+from vivace.speech import AUTO_LANGUAGE
 from vivace.voices.library import SUFFIX, VoiceLibrary
 from vivace.voices.voice import NAME_PATTERN, Voice
 
@@ -31,10 +35,14 @@ def add_voice(arguments: argparse.Namespace) -> None:
             transcript,
             name=arguments.name,
             language=arguments.language,
-            licence=arguments.licence,
-            append_silence=arguments.append_silence,
+            **enrolment_options(arguments),
         )
     report_voice(voice, library.add(voice, replace=arguments.replace))
+
+
+def enrolment_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Options of `TTS.clone` from the command line."""
+    return {"licence": arguments.licence, "append_silence": arguments.append_silence}
 
 
 def list_voices(arguments: argparse.Namespace) -> None:
@@ -75,15 +83,8 @@ def _facts(voice: Voice) -> dict[str, Any]:
 
 
 def _row(voice: Voice) -> tuple[str, ...]:
-    row = (
-        voice.name,
-        describe_reference(voice),
-        voice.width,
-        voice.language,
-        voice.created,
-        voice.licence,
-    )
-    return tuple("-" if value is None else printable(value) for value in row)
+    facts = _facts(voice) | {"reference": describe_reference(voice)}
+    return tuple("-" if facts[name] is None else printable(facts[name]) for name in COLUMNS)
 
 
 def _print_columns(rows: Iterable[tuple[str, ...]]) -> None:
@@ -92,6 +93,31 @@ def _print_columns(rows: Iterable[tuple[str, ...]]) -> None:
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         print_stdout("  ".join(cells).rstrip())
+
+
+def list_speakers(arguments: argparse.Namespace) -> None:
+    from vivace.checkpoint import Checkpoint, find_folder  # imports torch
+
+    folder = find_folder(
+        model_name(arguments),
+        revision=arguments.revision,
+        offline=arguments.offline,
+        cache_dir=None,
+    )
+    config = Checkpoint.open(folder).config
+    speakers = sorted(config.talker_config.spk_id)
+    languages = [AUTO_LANGUAGE, *sorted(config.talker_config.codec_language_id)]
+    kind = config.tts_model_type
+    if arguments.json:
+        print_json({"type": kind, "speakers": speakers, "languages": languages}, indent=2)
+        return
+    source = "clone a recording" if kind == "base" else "describe a voice"
+    rows = {
+        "type": kind,
+        "speakers": ", ".join(speakers) or f"none; {source}",
+        "languages": ", ".join(languages),
+    }
+    print_table(rows.items(), width=14)
 
 
 # -- --save of `clone` and `design` ------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from vivace.audio.encode import open_encoder
 from vivace.audio.formats import find_format
 from vivace.audio.subtitles import SUBTITLE_FORMATS, write_subtitles
-from vivace.audio.writer import FileWriter, claim_audio_file
+from vivace.audio.writer import open_audio_file
 from vivace.cli.messages import INCOMPLETE, Report, print_error, print_report
 from vivace.cli.output import subtitle_path
 from vivace.cli.progress import ProgressLine
@@ -103,16 +103,12 @@ class Batch:
         speech = Speech(tts, words, options)
         speech.on_chunk = check_interrupt
         subtitles = subtitle_path(arguments, str(path))
-        claim = claim_audio_file(path, force=arguments.force)
-        try:
-            with FileWriter(claim, path, tts.sample_rate) as file:
-                try:
-                    speech.write_to([file], is_streamed=False)
-                except BaseException:
-                    file.discard()
-                    raise
-        finally:
-            claim.discard()
+        with open_audio_file(path, tts.sample_rate, force=arguments.force) as file:
+            try:
+                speech.write_to([file], is_streamed=False)
+            except BaseException:
+                file.discard()
+                raise
         if subtitles is not None:
             write_subtitles(subtitles, speech.words, force=arguments.force)
         return speech.report(output=str(path), is_played=False, line=number)

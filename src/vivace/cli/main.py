@@ -9,20 +9,15 @@ import argparse
 import contextlib
 import difflib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
-import vivace.cli.clock  # noqa: F401  starts the clock
 from vivace.cli.command import UsageError
 from vivace.cli.parser import build_parser
-from vivace.cli.signals import (
-    SIGNAL_EXIT_CODE,
-    describe_interrupt,
-    interrupt_exit_code,
-    raise_on_termination,
-)
+from vivace.cli.signals import SIGNAL_EXIT_CODE, raise_on_termination
 from vivace.cli.streams import (
     STDOUT_PATHS,
     StdoutError,
@@ -106,8 +101,8 @@ def _run(argv: Sequence[str]) -> int:
         _print_error(error, argv)
         return FAILED
     except KeyboardInterrupt as error:
-        _print_error(describe_interrupt(error), argv)
-        return interrupt_exit_code(error)
+        _print_error(error if error.args else KeyboardInterrupt("interrupted"), argv)
+        return SIGNAL_EXIT_CODE + getattr(error, "number", signal.SIGINT)
     except BrokenPipeError:
         return PIPE_CLOSED
 

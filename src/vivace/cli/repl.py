@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -32,7 +33,8 @@ def repl(arguments: argparse.Namespace) -> int:
         options = replace(options, voice=pick_voice(tts, arguments))
         # Raises for an unknown voice before any line.
         tts.synthesizer.stream(TRIAL, options).close()
-        for line in _typed_lines() if is_typed else _piped_lines():
+        lines = map(str.strip, _typed_lines() if is_typed else _piped_lines())
+        for line in filter(None, itertools.takewhile(lambda line: line != EXIT, lines)):
             try:
                 with target.renewed() as own:
                     speak(tts, line, options, own, arguments)
@@ -51,30 +53,21 @@ def _typed_lines() -> Iterator[str]:
         import readline  # noqa: F401
     while True:
         try:
-            line = input(PROMPT).strip()
+            yield input(PROMPT)
         except EOFError:
             print_stdout("")
             return
+        except Terminated:
+            raise
         except KeyboardInterrupt:
             print_stdout("  (exit or Ctrl-D ends)")
-            continue
         except UnicodeDecodeError as error:
             print_error(RequestError(f"the line is not UTF-8: {error.reason}"))
-            continue
-        if line == EXIT:
-            return
-        if line:
-            yield line
 
 
 def _piped_lines() -> Iterator[str]:
     for content in sys.stdin.buffer if sys.stdin is not None else ():
         try:
-            line = decode_utf8(content, "stdin", MAX_TEXT_BYTES, RequestError).strip()
+            yield decode_utf8(content, "stdin", MAX_TEXT_BYTES, RequestError)
         except RequestError as error:
             print_error(error)
-            continue
-        if line == EXIT:
-            return
-        if line:
-            yield line

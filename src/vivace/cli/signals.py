@@ -20,15 +20,6 @@ class Terminated(KeyboardInterrupt):
         self.number = number
 
 
-def describe_interrupt(error: KeyboardInterrupt) -> KeyboardInterrupt:
-    """The interrupt with a message: that of the signal, or "interrupted" for Ctrl-C."""
-    return error if isinstance(error, Terminated) else KeyboardInterrupt("interrupted")
-
-
-def interrupt_exit_code(error: KeyboardInterrupt) -> int:
-    return SIGNAL_EXIT_CODE + getattr(error, "number", signal.SIGINT)
-
-
 @contextmanager
 def raise_on_termination() -> Iterator[None]:
     """Raise Terminated for the first terminating signal. Signals that are ignored stay ignored."""

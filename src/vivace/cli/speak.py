@@ -14,7 +14,7 @@ import numpy as np
 from vivace.audio.speed import SpeedChanger
 from vivace.audio.subtitles import write_subtitles
 from vivace.audio.wav import Samples
-from vivace.cli.clock import since_start
+from vivace.cli import since_start
 from vivace.cli.messages import Report, describe_progress, print_report
 from vivace.cli.output import AudioSink, Target, subtitle_path
 from vivace.cli.progress import ProgressLine

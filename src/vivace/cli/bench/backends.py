@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from vivace.backends import BackendEntry, Capacity, survey
-from vivace.cli.bench.latency import Subject
+from vivace.cli.bench.latency import Subject, measure_spent
 from vivace.cli.bench.load import measure_throughput
 from vivace.engine.engine import Engine
 from vivace.engine.loaded import LoadedCheckpoint, Parts
@@ -69,16 +70,8 @@ def _measure(
 
 def _row(subject: Subject, num_streams: int, num_frames: int) -> dict[str, Any]:
     """Milliseconds per frame of all streams together, after a warm-up round."""
-    measure_throughput(subject, num_streams, num_frames=num_frames, rounds=1)
-    engine = subject.tts.engine
-    before, began = dataclasses.replace(engine.spent), time.perf_counter()
-    result = measure_throughput(subject, num_streams, num_frames=num_frames, rounds=1)
-    whole, after = time.perf_counter() - began, engine.spent
-    parts = {
-        "prompts": after.admit_s - before.admit_s,
-        "model": after.step_s - before.step_s,
-        "codec": after.render_s - before.render_s,
-    }
-    parts["host"] = whole - sum(parts.values())
-    per_frame = {f"{name}_ms": round(1000 * s / num_frames, 3) for name, s in parts.items()}
+    measure = partial(measure_throughput, subject, num_streams, num_frames=num_frames, rounds=1)
+    measure()
+    result, spent = measure_spent(subject.tts.engine, measure)
+    per_frame = {f"{name}_ms": round(1000 * s / num_frames, 3) for name, s in spent.items()}
     return {"streams": num_streams, **per_frame, "audio_s_per_s": result["audio_s_per_s"]}

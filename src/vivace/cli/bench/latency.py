@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
+from vivace.engine.engine import Engine
 from vivace.tts import TTS
 
 TEXT = "The old clock on the wall struck nine, and everybody in the room looked up at once."
+T = TypeVar("T")
 CHUNKS = (1, 2, 4, 8, 12)
 
 
@@ -88,23 +91,28 @@ def measure_parts(subject: Subject, num_frames: int, repeats: int) -> dict[str, 
     """Milliseconds of the prompt, and per frame of model, codec and everything else."""
     rows = []
     for seed in range(repeats):
-        before = dataclasses.replace(subject.tts.engine.spent)
-        began = time.perf_counter()
-        subject.tts.speak(TEXT, seed=seed, trim=False, **subject.length(num_frames))
-        whole = time.perf_counter() - began
-        spent = subject.tts.engine.spent
-        prompt = spent.admit_s - before.admit_s
-        model, codec = spent.step_s - before.step_s, spent.render_s - before.render_s
-        rows.append((prompt * num_frames, model, codec, whole - prompt - model - codec))
-    prompt, model, codec, host = (
-        1000 * statistics.median(c) / num_frames for c in zip(*rows, strict=True)
-    )
-    return {
-        "prompt_ms": round(prompt, 3),
-        "model_ms_per_frame": round(model, 3),
-        "codec_ms_per_frame": round(codec, 3),
-        "host_ms_per_frame": round(host, 3),
+        options = {"seed": seed, "trim": False, **subject.length(num_frames)}
+        _, spent = measure_spent(subject.tts.engine, partial(subject.tts.speak, TEXT, **options))
+        rows.append(spent)
+    ms = {name: 1000 * statistics.median(row[name] for row in rows) for name in rows[0]}
+    per_frame = {
+        f"{name}_ms_per_frame": round(ms[name] / num_frames, 3)
+        for name in ("model", "codec", "host")
     }
+    return {"prompt_ms": round(ms["prompts"], 3), **per_frame}
+
+
+def measure_spent(engine: Engine, work: Callable[[], T]) -> tuple[T, dict[str, float]]:
+    """The result of `work`, and the seconds of prompts, model, codec and everything else."""
+    before, began = dataclasses.replace(engine.spent), time.perf_counter()
+    result = work()
+    whole, after = time.perf_counter() - began, engine.spent
+    parts = {
+        "prompts": after.admit_s - before.admit_s,
+        "model": after.step_s - before.step_s,
+        "codec": after.render_s - before.render_s,
+    }
+    return result, {**parts, "host": whole - sum(parts.values())}
 
 
 def _median(values: Sequence[float]) -> float:

@@ -16,6 +16,7 @@ from typing import Any
 
 from vivace.cli.bench.latency import TEXT, Subject
 from vivace.errors import QueueFullError
+from vivace.plan.replica import percentile
 
 LIVE_FRAMES = (60, 190)  # shortest and longest utterance of a live client: 5 to 15 s
 BUFFER_S = 0.5  # audio that a live client holds before it reads more
@@ -156,9 +157,4 @@ def measure_arrivals(
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float]:
-    ordered = sorted(values)
-    return {
-        f"p{share}": round(ordered[min(len(ordered) - 1, len(ordered) * share // 100)], 2)
-        for share in (50, 95, 99)
-        if ordered
-    }
+    return {f"p{each}": round(percentile(values, each), 2) for each in (50, 95, 99) if values}

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from vivace.books.book import Book
 from vivace.books.reader import is_spoken
-from vivace.books.segments import Passage, Segment
+from vivace.books.segments import Segment
 from vivace.errors import RequestError, TextError, UnsupportedTextError
 from vivace.options import SpeechOptions, StreamOptions
 from vivace.speech import shown
 from vivace.tts import TTS
 
 MAX_SHOWN = 5  # passages in one message
-
-
-@dataclass(frozen=True, slots=True)
-class UnspeakablePassage:
-    """A passage that the model cannot speak."""
-
-    chapter: int  # index
-    passage: Passage
-    reason: TextError
-
-    def describe(self, book: Book) -> str:
-        title = book.chapters[self.chapter].title
-        return (
-            f"chapter {self.chapter + 1} ({title}), paragraph {self.passage.paragraph + 1}, "
-            f"{shown(self.passage.text)}: {self.reason}"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +31,14 @@ def check_segments(
 
     With `on_unsupported="skip"`, passages without supported text become silent.
     """
-    failures: list[UnspeakablePassage] = []
+    failures: list[str] = []
     silent: list[str] = []
     skipped: list[str] = []
     can_skip = options.on_unsupported == "skip"
-    for segment, passage in _spoken_passages(segments, options):
+    passages = [(segment.chapter, each) for segment in segments for each in segment.passages]
+    for chapter, passage in passages:
+        if not is_spoken(passage.text, options):
+            continue
         try:
             with tts.synthesizer.stream(passage.text, options.to(StreamOptions)) as stream:
                 skipped += stream.usage.skipped
@@ -60,22 +47,17 @@ def check_segments(
                 silent.append(passage.text)
                 skipped.append(passage.text)
             else:
-                failures.append(UnspeakablePassage(segment.chapter, passage, error))
+                place = f"chapter {chapter + 1} ({book.chapters[chapter].title}), paragraph"
+                words = f"{place} {passage.paragraph + 1}, {shown(passage.text)}"
+                failures.append(f"{words}: {error}")
     if failures:
-        raise _error(failures, book)
+        raise _error(failures)
     return BookCheck(frozenset(silent), tuple(skipped))
 
 
-def _spoken_passages(
-    segments: Iterable[Segment], options: SpeechOptions
-) -> Iterator[tuple[Segment, Passage]]:
-    for segment in segments:
-        yield from ((segment, each) for each in segment.passages if is_spoken(each.text, options))
-
-
-def _error(failures: list[UnspeakablePassage], book: Book) -> RequestError:
-    described = [each.describe(book) for each in failures[:MAX_SHOWN]]
-    more = len(failures) - len(described)
-    rest = f"; and {more:,} more" if more else ""
+def _error(failures: list[str]) -> RequestError:
+    num_more = len(failures) - MAX_SHOWN
+    rest = f"; and {num_more:,} more" if num_more > 0 else ""
     count = f"{len(failures):,} passage{'s' * (len(failures) > 1)}"
-    return RequestError(f"{count} of the book cannot be spoken: {'; '.join(described)}{rest}")
+    described = "; ".join(failures[:MAX_SHOWN])
+    return RequestError(f"{count} of the book cannot be spoken: {described}{rest}")

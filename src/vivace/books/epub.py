@@ -70,13 +70,13 @@ class _Epub:
     def read(self) -> Book:
         self._check_drm()
         container = self._xml("META-INF/container.xml")
-        rootfile = _find(container, "rootfile")
+        rootfile = container.find(".//{*}rootfile")
         if rootfile is None:
             raise self._error("META-INF/container.xml names no package document")
         base = _normal("", rootfile.get("full-path", ""))
         package = self._xml(base)
         items = self._items(package, base)
-        title, author = (self._words(package, name) for name in ("title", "creator"))
+        title, author = (_words(package.find(f".//{{*}}{name}")) for name in ("title", "creator"))
         spine = self._spine(package, items)
         pages = {item.name: self._spoken_page(item) for item in spine}
         names = [item.name for item in spine]
@@ -137,8 +137,9 @@ class _Epub:
         if "META-INF/encryption.xml" not in self._entries:
             return
         root = self._xml("META-INF/encryption.xml")
-        methods = [each.get("Algorithm", "") for each in _all(root, "EncryptionMethod")]
-        if not set(methods) <= FONT_OBFUSCATION or len(_all(root, "EncryptedData")) > len(methods):
+        methods = [each.get("Algorithm", "") for each in root.findall(".//{*}EncryptionMethod")]
+        num_encrypted = len(root.findall(".//{*}EncryptedData"))
+        if not set(methods) <= FONT_OBFUSCATION or num_encrypted > len(methods):
             raise self._error("the EPUB is protected by DRM")
 
     # -- package ---------------------------------------------------------------------------------
@@ -150,18 +151,11 @@ class _Epub:
                 item.get("media-type", ""),
                 frozenset(item.get("properties", "").split()),
             )
-            for item in _all(package, "item")
+            for item in package.findall(".//{*}item")
         }
-
-    @staticmethod
-    def _words(package: Xml, name: str) -> str:
-        found = _find(package, name)
-        return "" if found is None else " ".join("".join(found.itertext()).split())
 
     def _cover(self, package: Xml, items: dict[str, _Item]) -> bytes | None:
-        named = {
-            each.get("content") for each in _all(package, "meta") if each.get("name") == "cover"
-        }
+        named = {each.get("content") for each in package.findall(".//{*}meta[@name='cover']")}
         for key, item in items.items():
             is_cover = "cover-image" in item.properties or key in named
             if is_cover and item.kind in ("image/jpeg", "image/png") and item.name in self._entries:
@@ -170,7 +164,9 @@ class _Epub:
 
     def _spine(self, package: Xml, items: dict[str, _Item]) -> list[_Item]:
         """The pages in reading order, without images."""
-        references = [each for each in _all(package, "itemref") if each.get("linear") != "no"]
+        references = [
+            each for each in package.findall(".//{*}itemref") if each.get("linear") != "no"
+        ]
         found = [items[key] for each in references if (key := each.get("idref", "")) in items]
         pages = [item for item in found if not item.kind.startswith("image/")]
         if not pages:
@@ -213,7 +209,7 @@ class _Epub:
                 return [
                     (_locate(item.name, link.address), link.text) for link in chosen if link.text
                 ]
-        spine = _find(package, "spine")
+        spine = package.find(".//{*}spine")
         ncx = items.get(spine.get("toc", "") if spine is not None else "")
         ncx = ncx or next((i for i in items.values() if i.kind == "application/x-dtbncx+xml"), None)
         if ncx is None or ncx.name not in self._entries:
@@ -222,12 +218,10 @@ class _Epub:
 
 
 def _points(ncx: Xml, base: str) -> Iterator[tuple[Location, str]]:
-    for point in _all(ncx, "navPoint"):
-        content, label = _child(point, "content"), _child(point, "navLabel")
-        if content is not None and label is not None:
-            words = " ".join("".join(label.itertext()).split())
-            if words:
-                yield _locate(base, content.get("src", "")), words
+    for point in ncx.findall(".//{*}navPoint"):
+        content, words = point.find("{*}content"), _words(point.find("{*}navLabel"))
+        if content is not None and words:
+            yield _locate(base, content.get("src", "")), words
 
 
 def _split(
@@ -269,17 +263,5 @@ def _normal(base: str, href: str) -> str:
     return "" if name.startswith(("/", "..")) else name
 
 
-def _local(element: Xml) -> str:
-    return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
-
-
-def _all(root: Xml, name: str) -> list[Xml]:
-    return [element for element in root.iter() if _local(element) == name]
-
-
-def _find(root: Xml, name: str) -> Xml | None:
-    return next((element for element in root.iter() if _local(element) == name), None)
-
-
-def _child(element: Xml, name: str) -> Xml | None:
-    return next((child for child in element if _local(child) == name), None)
+def _words(element: Xml | None) -> str:
+    return "" if element is None else " ".join("".join(element.itertext()).split())

@@ -48,9 +48,7 @@ _HARD_BREAK = re.compile(r"(?: {2,}|\\)\Z")
 
 @dataclass(slots=True)
 class Document:
-    blocks: list[tuple[int, Paragraph]] = field(
-        default_factory=list
-    )  # the level of a heading, or 0
+    blocks: list[tuple[int, Paragraph]] = field(default_factory=list)  # heading level, or 0
     fields: dict[str, str] = field(default_factory=dict)
     left_out: LeftOutText = field(default_factory=LeftOutText)
 

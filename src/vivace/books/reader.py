@@ -20,6 +20,7 @@ from vivace.books.segments import Passage, Segment
 from vivace.disk import AtomicFile, sweep, write_whole
 from vivace.errors import BatchError, RequestError, RunawayError
 from vivace.options import SpeakOptions, SpeechOptions
+from vivace.speech import shown
 from vivace.text.markup import remove_markup
 from vivace.tts import TTS
 
@@ -96,9 +97,8 @@ class WorkFolder:
     def missing_words(self, segment: Segment) -> list[str]:
         """Words of a finished segment that were not spoken."""
         try:
-            return [
-                str(word) for word in json.loads(self._missing_file(segment).read_text("utf-8"))
-            ]
+            words = json.loads(self._missing_file(segment).read_text("utf-8"))
+            return [str(word) for word in words]
         except FileNotFoundError:
             return []
 
@@ -123,12 +123,6 @@ class WorkFolder:
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
-
-
-@dataclass(frozen=True, slots=True)
-class _SpokenPassage:
-    samples: NDArray[np.float32]
-    missing_words: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -170,31 +164,32 @@ class BookReader:
             if each.text not in self.silent and is_spoken(each.text, self.options)
         ]
         results = dict(zip(map(id, spoken), self._speak_passages(spoken), strict=True))
-        silence = _SpokenPassage(np.zeros(round(SILENT_S * self.work.sample_rate), np.float32))
         for segment in segments:
             parts: list[NDArray[np.float32]] = []
             missing: list[str] = []
             for each in segment.passages:
-                passage = results.get(id(each), silence)
-                missing += passage.missing_words
-                parts.append(passage.samples)
-                parts.append(np.zeros(round(each.gap_s * self.work.sample_rate), np.float32))
+                audio = results.get(id(each))
+                if audio is not None:
+                    missing += audio.missing_words
+                    parts.append(audio.samples)
+                silent_s = each.gap_s + (SILENT_S if audio is None else 0)
+                parts.append(np.zeros(round(silent_s * self.work.sample_rate), np.float32))
             self.work.save(segment, np.concatenate(parts), missing)
 
-    def _speak_passages(self, passages: list[Passage]) -> list[_SpokenPassage]:
+    def _speak_passages(self, passages: list[Passage]) -> list[Audio]:
         if not passages:
             return []
         try:
             audios = self.tts.synthesizer.speak([each.text for each in passages], self.options)
         except BatchError as error:
             number, reason = next(iter(error.errors.items()))
-            raise RequestError(f"{_shown(passages[number].text)}: {reason}") from error
+            raise RequestError(f"{shown(passages[number].text)}: {reason}") from error
         return [
             self._complete(passage.text, audio)
             for passage, audio in zip(passages, audios, strict=True)
         ]
 
-    def _complete(self, text: str, audio: Audio) -> _SpokenPassage:
+    def _complete(self, text: str, audio: Audio) -> Audio:
         """The audio, or the best of further attempts. The seeds are deterministic."""
         best: Audio | None = None
         for attempt in range(MAX_ATTEMPTS):
@@ -209,20 +204,16 @@ class BookReader:
                 break
         if best is None:
             raise RunawayError(
-                f"{_shown(text)}: the speech did not end in {MAX_ATTEMPTS} attempts; change the "
+                f"{shown(text)}: the speech did not end in {MAX_ATTEMPTS} attempts; change the "
                 "text slightly or use another --seed"
             )
-        return _SpokenPassage(best.samples, best.missing_words)
+        return best
 
 
 def is_spoken(text: str, options: SpeechOptions) -> bool:
     """Whether a passage has words to speak. A passage such as `* * *` is silent."""
     text = remove_markup(text) if options.clean else text
     return options.is_speakable(options.remove_emoji(text))
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 80 else f"{text[:79]}…")
 
 
 def work_path(output: Path) -> Path:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from ctypes import c_int64, c_uint32, c_uint64
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from vivace.backends.megakernel import driver
 from vivace.backends.megakernel.fp8 import DEPTH, FP8_CHUNK_BYTES, ROWS, pack_fp8
@@ -30,6 +32,16 @@ def source(name: str) -> str:
     """Source of a kernel, with the shared headers in front."""
     folder = Path(__file__).parent
     return "".join((folder / part).read_text() for part in ("common.cuh", "stages.cuh", name))
+
+
+def arguments_type(code: str) -> type[ctypes.Structure]:
+    """The `struct KernelArguments` of a kernel's source, for ctypes."""
+    body = code.partition("struct KernelArguments {")[2].partition("\n};")[0]
+    members: list[tuple[str, type[c_int64 | c_uint32 | c_uint64]]] = []
+    for kind, names in re.findall(r"^ +(?:const )?([\w ]+\*|\w+) ([\w, ]+);", body, re.MULTILINE):
+        c_type = c_uint64 if kind.endswith("*") else {"s64": c_int64, "u32": c_uint32}[kind]
+        members += [(name, c_type) for name in names.split(", ")]
+    return type("KernelArguments", (ctypes.Structure,), {"_fields_": members})
 
 
 def architecture_of(capability: tuple[int, int]) -> str:
@@ -56,17 +68,20 @@ def pad_rows(weight: Tensor) -> Tensor:
     return weight if depth % DEPTH == 0 else F.pad(weight, (0, padded(depth) - depth))
 
 
-def layer_tensors(block: Block, mlp: Pack, others: Pack) -> list[Tensor]:
-    """Tensors of a layer in the order of `Layer` in stages.cuh, with packed matrices."""
-    attention = block.self_attn
-    assert attention.q_norm is not None
-    assert attention.k_norm is not None
-    return [
-        block.input_layernorm.weight, others(attention.qkv_weight), attention.q_norm.weight,
-        attention.k_norm.weight, others(attention.o_proj.weight),
-        block.post_attention_layernorm.weight,
-        mlp(block.mlp.gate_up_weight), mlp(block.mlp.down_proj.weight),
-    ]  # fmt: skip
+def layer_tensors(layers: nn.ModuleList, mlp: Pack, others: Pack) -> list[Tensor]:
+    """Tensors of all layers in the order of `Layer` in stages.cuh, with packed matrices."""
+    tensors: list[Tensor] = []
+    for block in cast("Iterable[Block]", layers):
+        attention = block.self_attn
+        assert attention.q_norm is not None
+        assert attention.k_norm is not None
+        tensors += [
+            block.input_layernorm.weight, others(attention.qkv_weight), attention.q_norm.weight,
+            attention.k_norm.weight, others(attention.o_proj.weight),
+            block.post_attention_layernorm.weight,
+            mlp(block.mlp.gate_up_weight), mlp(block.mlp.down_proj.weight),
+        ]  # fmt: skip
+    return tensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,13 +161,14 @@ class Kernel:
             )
         self.most_shared = int(getattr(properties, "shared_memory_per_block_optin", 99 * 2**10))
         self._slot_bytes, self._device = slot_bytes, device
+        self._arguments = arguments_type(source(f"{name}.cu"))
         self._module = driver.Module(code)
         self._function = self._module.function(f"{name}_kernel")
         driver.allow_shared(self._function, self.most_shared)
         layout = self._module.numbers("layout")
         self.shared_bytes, exchange_bytes, self._weights_bytes, self._num_threads = layout
-        self.exchange = torch.zeros(2 * exchange_bytes, dtype=torch.uint8, device=device)
-        self.control = torch.zeros(4, dtype=torch.int32, device=device)
+        self._exchange = torch.zeros(2 * exchange_bytes, dtype=torch.uint8, device=device)
+        self._control = torch.zeros(4, dtype=torch.int32, device=device)
         self.num_packed_bytes = 0  # weights that are copies of the model's
 
     def packer(self, *, is_fp8: bool) -> Pack:
@@ -167,31 +183,39 @@ class Kernel:
 
         return pack
 
-    def pointers(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Addresses of the weights, as the kernel's struct Weights."""
+    def set_weights(self, tensors: Sequence[Tensor]) -> None:
+        """Pass the addresses of these weights, as the kernel's struct Weights, to every launch."""
         for tensor in tensors:
             assert tensor.is_contiguous()
             assert tensor.dtype in (torch.bfloat16, torch.uint8)
         assert len(tensors) * 8 == self._weights_bytes
         self._kept = tensors  # keeps the addresses valid
         addresses = [tensor.data_ptr() for tensor in tensors]
-        return torch.tensor(addresses, dtype=torch.int64, device=self._device)
+        self._weights = torch.tensor(addresses, dtype=torch.int64, device=self._device)
 
     @property
     def num_faults(self) -> int:
         """Number of blocks that timed out while waiting for another block."""
-        return int(self.control[1])
+        return int(self._control[1])
 
     def check_shared(self, fixed_bytes: int, batch: int) -> None:
         """Raise an error if the ring buffer of weights would be too small."""
         if self.most_shared - fixed_bytes < MIN_CHUNKS * self._slot_bytes:
             raise BackendUnavailableError(f"too little shared memory for a batch of {batch}")
 
-    def launch(self, request: ctypes.Structure) -> None:
+    def launch(self, **arguments: Tensor | int | None) -> None:
+        """Launch with these `KernelArguments`, besides those that every kernel has."""
+        arguments |= {
+            "weights": self._weights,
+            "exchange": self._exchange,
+            "control": self._control,
+            "shared_bytes": self.most_shared,
+        }
+        request = self._arguments()
+        for name, _ in self._arguments._fields_:
+            value = arguments.pop(name)
+            setattr(request, name, value.data_ptr() if isinstance(value, Tensor) else value or 0)
+        assert not arguments, f"the kernel has no argument {[*arguments]}"
         driver.launch_cooperative(
             self._function, self.num_blocks, self._num_threads, self.most_shared, request
         )
-
-
-def blocks(layers: torch.nn.ModuleList) -> list[Block]:
-    return [cast("Block", layer) for layer in layers]

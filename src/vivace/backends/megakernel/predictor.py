@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-from ctypes import c_int64, c_uint32, c_uint64
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -13,7 +11,6 @@ from vivace.backends.megakernel.kernel import (
     MAX_BATCH,
     Kernel,
     StackSize,
-    blocks,
     head_bytes,
     layer_tensors,
     padded,
@@ -30,23 +27,6 @@ if TYPE_CHECKING:
 
 
 POSITIONS = 16  # maximum per frame
-
-
-class KernelArguments(ctypes.Structure):
-    """The struct of the same name in predictor.cu."""
-
-    _fields_ = (
-        *(
-            (name, c_uint64)
-            for name in (
-                "weights", "x", "noise", "temperature", "is_greedy", "last", "top_p",
-                "codes", "is_finite", "code_sum", "forced", "logits", "exchange", "control",
-            )
-        ),
-        ("noise_pitch", c_int64),
-        ("batch", c_uint32),
-        ("shared_bytes", c_uint32),
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,21 +65,16 @@ class PredictorKernel(Kernel):
     def __init__(self, model: Qwen3TTS, size: Dimensions, code: bytes) -> None:
         super().__init__("predictor", code, size.slot_bytes, model.device)
         self._dimensions = size
-        rope = model.talker.code_predictor.rope
-        tables = rope.span(0, self._dimensions.books, model.talker.codec_head.weight)
-        self._rope = [part.contiguous() for part in tables]  # keeps the addresses valid
-        self._weights = self.pointers(self._tensors(model))
+        self.set_weights(self._tensors(model))
 
     def _tensors(self, model: Qwen3TTS) -> list[Tensor]:
         """Weights in the order of `Weights` in predictor.cu."""
         predictor = model.talker.code_predictor
         pack = self.packer(is_fp8=bool(self._dimensions.fp8_others))
         norm = predictor.model.norm.weight
-        layers = [
-            each
-            for block in blocks(predictor.model.layers)
-            for each in layer_tensors(block, mlp=pack, others=pack)
-        ]
+        layers = layer_tensors(predictor.model.layers, mlp=pack, others=pack)
+        tables = predictor.rope.span(0, self._dimensions.books, model.talker.codec_head.weight)
+        rope = [part.contiguous() for part in tables]
         projection = predictor.small_to_mtp_projection
         if isinstance(projection, Linear):
             projections = [pack(projection.weight), cast("Tensor", projection.bias)]
@@ -107,13 +82,20 @@ class PredictorKernel(Kernel):
             projections = [norm, norm]  # not read
         heads = [pack(cast("Linear", head).weight) for head in predictor.lm_head]
         embeddings = [table.weight for table in model.talker.code_tables[1:]]
-        return [*layers, norm, *self._rope, *projections, *heads, *embeddings]
+        return [
+            *layers,
+            norm,
+            *(part.contiguous() for part in rope),
+            *projections,
+            *heads,
+            *embeddings,
+        ]
 
     def run(
         self,
         x: Tensor,  # [B, 2, hidden]: the talker's hidden state and the first code's embedding
         noise: Tensor,  # [B, codes] from codebook 1 on, rows of any stride
-        sampling_rows: SamplingRows,
+        sampling: SamplingRows,
         drawn: FrameCodes,  # codebook 0 is filled in
         *,
         forced: Tensor | None = None,  # int64 [B, groups]: codes for teacher forcing
@@ -122,26 +104,21 @@ class PredictorKernel(Kernel):
         """Draw codebooks 1 and up of a frame."""
         batch = len(x)
         self.check_shared(self._fixed_bytes(batch), batch)
-        request = KernelArguments(
-            weights=self._weights.data_ptr(),
-            x=x.data_ptr(),
-            noise=noise.data_ptr(),
-            temperature=sampling_rows.temperature.data_ptr(),
-            is_greedy=sampling_rows.is_greedy.data_ptr(),
-            last=sampling_rows.last.data_ptr(),
-            top_p=sampling_rows.top_p.data_ptr(),
-            codes=drawn.codes.data_ptr(),
-            is_finite=drawn.is_finite.data_ptr(),
-            code_sum=drawn.code_sum.data_ptr(),
-            forced=0 if forced is None else forced.data_ptr(),
-            logits=0 if logits is None else logits.data_ptr(),
-            exchange=self.exchange.data_ptr(),
-            control=self.control.data_ptr(),
+        self.launch(
+            x=x,
+            noise=noise,
+            temperature=sampling.temperature,
+            is_greedy=sampling.is_greedy,
+            last=sampling.last,
+            top_p=sampling.top_p,
+            codes=drawn.codes,
+            is_finite=drawn.is_finite,
+            code_sum=drawn.code_sum,
+            forced=forced,
+            logits=logits,
             noise_pitch=noise.stride(0),
             batch=batch,
-            shared_bytes=self.most_shared,
         )
-        self.launch(request)
 
     def _fixed_bytes(self, batch: int) -> int:
         """Shared memory in bytes without the ring buffer."""

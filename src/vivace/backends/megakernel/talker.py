@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-from ctypes import c_int64, c_uint32, c_uint64
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,7 +16,6 @@ from vivace.backends.megakernel.kernel import (
     MAX_BATCH,
     Kernel,
     StackSize,
-    blocks,
     head_bytes,
     layer_tensors,
     padded,
@@ -32,24 +29,6 @@ if TYPE_CHECKING:
     from vivace.backends.cuda_graph.launch import Heads
 
 KEYS = PAGE  # keys per chunk
-
-
-class KernelArguments(ctypes.Structure):
-    """The struct of the same name in talker.cu."""
-
-    _fields_ = (
-        *(
-            (name, c_uint64)
-            for name in (
-                "weights", "x", "hidden", "keys", "values", "pages", "slots", "position",
-                "num_keys", "partials", "exchange", "control", "watch", "scores",
-            )
-        ),
-        *((name, c_int64) for name in ("layer_stride", "page_stride", "head_stride")),
-        *((name, c_uint32) for name in (
-            "batch", "max_chunks", "shared_bytes", "pages_stride", "score_stride",
-        )),
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,13 +55,11 @@ class TalkerKernel(Kernel):
         super().__init__("talker", code, size.slot_bytes, model.device)
         self._dimensions, self._table = size, table
         body = model.talker.model
-        self._rope = [heads.cos.contiguous(), heads.sin.contiguous()]  # keeps the addresses valid
+        rope = [heads.cos.contiguous(), heads.sin.contiguous()]
         mlp = self.packer(is_fp8=bool(size.fp8_mlp))
         others = self.packer(is_fp8=False)
-        layers = [
-            each for block in blocks(body.layers) for each in layer_tensors(block, mlp, others)
-        ]
-        self._weights = self.pointers([*layers, body.norm.weight, *self._rope])
+        layers = layer_tensors(body.layers, mlp, others)
+        self.set_weights([*layers, body.norm.weight, *rope])
         self._max_chunks = num_pages(table.num_positions)
         num_sums = MAX_BATCH * size.heads * self._max_chunks * (size.head_dim + 2)
         self._partials = torch.zeros(num_sums, dtype=torch.int64, device=model.device)
@@ -93,30 +70,25 @@ class TalkerKernel(Kernel):
         rows = batch * (2 * padded(max(size.inter, size.mixed, size.hidden)) + 16)
         self.check_shared(self.shared_bytes + -(-rows // 128) * 128, batch)
         x, hidden = x.contiguous(), torch.empty_like(x)
-        keys, pages = self._table.keys, self._table.pages
-        request = KernelArguments(
-            weights=self._weights.data_ptr(),
-            x=x.data_ptr(),
-            hidden=hidden.data_ptr(),
-            keys=keys.data_ptr(),
-            values=self._table.values.data_ptr(),
-            pages=pages.data_ptr(),
-            slots=place.slots.data_ptr(),
-            position=place.position.data_ptr(),
-            num_keys=place.num_keys.data_ptr(),
-            partials=self._partials.data_ptr(),
-            exchange=self.exchange.data_ptr(),
-            control=self.control.data_ptr(),
-            watch=self._table.watch.data_ptr(),
-            scores=self._table.scores.data_ptr(),
+        keys, pages, scores = self._table.keys, self._table.pages, self._table.scores
+        self.launch(
+            x=x,
+            hidden=hidden,
+            keys=keys,
+            values=self._table.values,
+            pages=pages,
+            slots=place.slots,
+            position=place.position,
+            num_keys=place.num_keys,
+            partials=self._partials,
+            watch=self._table.watch,
+            scores=scores,
             layer_stride=keys.stride(0),
             page_stride=keys.stride(1),
             head_stride=keys.stride(2),
             batch=batch,
             max_chunks=self._max_chunks,
-            shared_bytes=self.most_shared,
             pages_stride=pages.stride(0),
-            score_stride=self._table.scores.stride(0),
+            score_stride=scores.stride(0),
         )
-        self.launch(request)
         return hidden

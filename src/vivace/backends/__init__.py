@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 
@@ -65,9 +65,8 @@ def _build_on_gpu(
     model: Qwen3TTS, codec: Codec, capacity: Capacity, *, is_megakernel: bool = False
 ) -> Backend:
     from vivace.backends.cuda_graph.backend import MAX_FRAMES, CudaGraphBackend
-    from vivace.backends.megakernel.backend import MegakernelBackend
 
-    return (MegakernelBackend if is_megakernel else CudaGraphBackend)(
+    return (_megakernel().MegakernelBackend if is_megakernel else CudaGraphBackend)(
         model,
         codec,
         max_streams=capacity.max_streams,
@@ -76,34 +75,21 @@ def _build_on_gpu(
     )
 
 
-def _megakernel_refusal(device: torch.device) -> str | None:
-    if (refusal := _graph_refusal(device)) is not None:
-        return refusal
-    from vivace.backends.megakernel.backend import device_refusal
+def _megakernel() -> Any:
+    """The module, imported when it is needed: most machines have no NVIDIA GPU."""
+    from vivace.backends.megakernel import backend
 
-    return device_refusal(device)
-
-
-def _megakernel_unfit(model: Qwen3TTS, capacity: Capacity) -> str | None:
-    from vivace.backends.megakernel.backend import unfit
-
-    return unfit(model, capacity.max_streams)
-
-
-def _megakernel_slower(model: Qwen3TTS, capacity: Capacity) -> str | None:
-    from vivace.backends.megakernel.backend import slower
-
-    return slower(model, capacity.max_streams)
+    return backend
 
 
 BACKENDS: tuple[BackendEntry, ...] = (
     BackendEntry(
         "megakernel",
         "talker and predictor as one persistent kernel each, up to 8 streams",
-        _megakernel_refusal,
+        lambda device: _graph_refusal(device) or _megakernel().device_refusal(device),
         partial(_build_on_gpu, is_megakernel=True),
-        _megakernel_unfit,
-        _megakernel_slower,
+        lambda model, capacity: _megakernel().unfit(model, capacity.max_streams),
+        lambda model, capacity: _megakernel().slower(model, capacity.max_streams),
         max_streams=8,
     ),
     BackendEntry("cuda_graph", "a whole frame in one CUDA graph", _graph_refusal, _build_on_gpu),

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from vivace.backends.base import Frames, Immediate, Samples, Slot, SlotFrames
 from vivace.backends.frame_maker import EagerSlot, FrameMaker
-from vivace.backends.sizes import module_bytes
 from vivace.backends.slots import Slots, frame_limit
 from vivace.model.cache import KeyValueCache
 from vivace.model.codec import Codec
 from vivace.model.config import Head
 from vivace.model.conv import CausalState
+from vivace.model.layers import module_bytes
 from vivace.model.talker import Qwen3TTS
 from vivace.prompt import Prompt
 from vivace.speech import SamplingParams

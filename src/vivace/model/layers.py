@@ -85,8 +85,8 @@ class Rope:
         is_fit = self._cos.device == like.device and self._cos.dtype == like.dtype
         if is_fit and len(self._cos) >= length:
             return
-        size = max(256, 1 << (length - 1).bit_length())
-        cos, sin = ops.rope_table(0, size, self.head_dim, self.theta, like.device)
+        positions = torch.arange(max(256, 1 << (length - 1).bit_length()), device=like.device)
+        cos, sin = ops.rope_table(positions, self.head_dim, self.theta)
         self._cos, self._sin = cos.to(like.dtype), sin.to(like.dtype)
 
 
@@ -172,6 +172,15 @@ def fuse(module: nn.Module) -> None:
     for part in module.modules():
         if isinstance(part, (Attention, GatedMlp)):
             part.fuse()
+
+
+def module_bytes(module: nn.Module) -> int:
+    """Bytes of parameters and buffers; shared storage counts once."""
+    storages = {}
+    for tensor in (*module.parameters(), *module.buffers()):
+        storage = tensor.untyped_storage()
+        storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())
 
 
 class Block(Layer):

@@ -20,14 +20,16 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return F.rms_norm(x, x.shape[-1:], None, eps) * weight
 
 
-def rope_table(
-    start: int, length: int, head_dim: int, theta: float, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Cosines and signed sines of `length` positions from `start`: float32 [length, head_dim]."""
+def rope_frequencies(head_dim: int, theta: float, device: torch.device) -> Tensor:
+    """Radians per position: float32 [head_dim / 2]."""
     exponents = torch.arange(0, head_dim, 2, dtype=torch.int64, device=device).float() / head_dim
-    frequencies = 1.0 / (theta**exponents)
-    positions = torch.arange(start, start + length, device=device).float()
-    angles = torch.outer(positions, frequencies)  # [length, head_dim / 2]
+    return 1.0 / (theta**exponents)
+
+
+def rope_table(positions: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
+    """Cosines and signed sines of positions [...]: float32 [..., head_dim]."""
+    frequencies = rope_frequencies(head_dim, theta, positions.device)
+    angles = positions[..., None].float() * frequencies  # [..., head_dim / 2]
     cos, sin = angles.cos(), angles.sin()
     return torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
 

@@ -2,48 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from threading import Lock
 
 import torch
 
 
-class SharedSetting:
-    """A process-wide setting: the first thread that enters sets it, the last one restores it."""
+class _FullPrecision:
+    """cuDNN's flags are process-wide: the first thread that enters sets them, the last restores."""
 
-    def __init__(self, make: Callable[[], AbstractContextManager[None]]) -> None:
-        self._make = make
+    def __init__(self) -> None:
         self._lock = Lock()
         self._num_inside = 0
-        self._made: AbstractContextManager[None] = nullcontext()
+        self._flags: AbstractContextManager[None] = nullcontext()
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
+    def __enter__(self) -> None:
         with self._lock:
-            if not self._num_inside:
-                made = self._make()
-                made.__enter__()
-                self._made = made
+            if not self._num_inside and torch.backends.cudnn.is_available():
+                self._flags = torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
+                self._flags.__enter__()
             self._num_inside += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._num_inside -= 1
-                if not self._num_inside:
-                    self._made.__exit__(None, None, None)
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._num_inside -= 1
+            if not self._num_inside:
+                flags, self._flags = self._flags, nullcontext()
+                flags.__exit__(None, None, None)
 
 
-def _forbid_tf32() -> AbstractContextManager[None]:
-    if not torch.backends.cudnn.is_available():
-        return nullcontext()
-    return torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
-
-
-_no_tf32 = SharedSetting(_forbid_tf32)  # process-wide, as the flags themselves
+_full_precision = _FullPrecision()
 
 
 def full_precision() -> AbstractContextManager[None]:
     """Convolutions in full float32; by default PyTorch lets cuDNN round them to TF32."""
-    return _no_tf32.held()
+    return _full_precision

@@ -38,11 +38,11 @@ from vivace.backends.cuda_graph.rendering import Renderer
 from vivace.backends.cuda_graph.reservations import FRAMES_PER_TEXT, Reservations
 from vivace.backends.cuda_graph.slot_table import GraphSlot, SlotTable, bytes_per_page
 from vivace.backends.cuda_graph.stepper import Stepper
-from vivace.backends.sizes import module_bytes
 from vivace.backends.slots import Slots
 from vivace.errors import BackendError, BackendFullError, BackendUnavailableError
 from vivace.model.codec import Codec
 from vivace.model.config import Head
+from vivace.model.layers import module_bytes
 from vivace.model.talker import Qwen3TTS
 from vivace.prompt import Prompt
 from vivace.speech import SamplingParams

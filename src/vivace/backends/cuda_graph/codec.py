@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -35,6 +36,7 @@ MAX_KEPT = 16  # voices whose codec state is cached
 log = logging.getLogger(__name__)
 
 Sound = tuple[Samples, Loudness]
+Place = tuple[int, int]  # a slot or its index, and the first frame
 SILENCE: Sound = (np.empty(0, np.float32), np.empty(0, np.float32))
 
 
@@ -151,13 +153,11 @@ class CodecGraphs:
         """Queue these frames of these slots; the returned call waits for their samples."""
         reads: list[list[Callable[[], Sound]]] = [[] for _ in rows]
         for size, members in _passes([len(part) for part in codes]):
-            most = min(self._most, largest_batch(size))
-            for first in range(0, len(members), most):
-                batch = members[first : first + most]
-                parts = [codes[i][start : start + size] for i, start in batch]
-                found = self._start_pass([rows[i] for i, _ in batch], parts)
-                for row, (i, _) in enumerate(batch):
-                    reads[i].append(_reader(found, row))
+            for batch in self._batches(members, size):
+                given = self._given([codes[i][start : start + size] for i, start in batch])
+                found = self._start_pass([rows[i] for i, _ in batch], size, given)
+                for (i, _), read in zip(batch, found, strict=True):
+                    reads[i].append(read)
 
         def wait() -> Rendered:
             sounds = [join_sounds([read() for read in parts]) for parts in reads]
@@ -167,50 +167,52 @@ class CodecGraphs:
 
     def start_ahead(
         self,
-        places: Sequence[tuple[int, int]],  # slot, and first frame
+        places: Sequence[Place],  # slot, and first frame
         num_frames: int,
         ring: Tensor,  # [slots, frames, codebooks]
         frames: GraphPool,
     ) -> list[Callable[[], Sound]]:
         """Queue the codec for frames whose codes are not yet copied to the host."""
-        size, reads = min(self._most, largest_batch(num_frames)), list[Callable[[], Sound]]()
-        for first in range(0, len(places), size):
-            batch = places[first : first + size]
-            found = self._start_ahead(batch, num_frames, ring, frames)
-            reads += [_reader(found, row) for row in range(len(batch))]
+        self._graphs.follow(frames)
+        reads = list[Callable[[], Sound]]()
+        for batch in self._batches(places, num_frames):
+            rows = [row for row, _ in batch]
+            reads += self._start_pass(rows, num_frames, self._made(batch, num_frames, ring))
         return reads
-
-    def _start_ahead(
-        self, places: Sequence[tuple[int, int]], num_frames: int, ring: Tensor, frames: GraphPool
-    ) -> Callable[[], Sound]:
-        rows, starts = np.array(places).T
-        at = (
-            rows[:, None] * ring.shape[1]
-            + (starts[:, None] + np.arange(num_frames)) % ring.shape[1]
-        )
-
-        def copy(block: Tensor) -> None:
-            places = upload(at.ravel(), torch.int64, self._device)
-            codes = ring.flatten(0, 1).index_select(0, places)
-            # End of speech and entries after it are not valid codes.
-            block.copy_(codes.view(block.shape).clamp(max=self._num_codes - 1))
-
-        with self._graphs.on_stream():
-            self._graphs.follow(frames)
-            return _measured(to_host(self._queue_pass(rows.tolist(), num_frames, copy)), num_frames)
 
     def warm(self, batch: int, num_frames: int) -> None:
         self._graph(batch, num_frames)
 
+    def _batches(self, members: Sequence[Place], num_frames: int) -> Iterator[Sequence[Place]]:
+        most = min(self._most, largest_batch(num_frames))
+        for first in range(0, len(members), most):
+            yield members[first : first + most]
+
     def _start_pass(
-        self, rows: Sequence[int], codes: Sequence[NDArray[np.int64]]
-    ) -> Callable[[], Sound]:
-        size = len(codes[0])
+        self, rows: Sequence[int], num_frames: int, write: Callable[[Tensor], object]
+    ) -> list[Callable[[], Sound]]:
+        """Queue one pass; each returned call waits for the audio of one slot."""
         with self._graphs.on_stream():
-            return _measured(to_host(self._queue_pass(rows, size, self._given(codes))), size)
+            read = _measured(to_host(self._queue_pass(rows, num_frames, write)), num_frames)
+        return [partial(_row_of, read, row) for row in range(len(rows))]
 
     def _given(self, codes: Sequence[NDArray[np.int64]]) -> Callable[[Tensor], object]:
+        """Writes codes of the host."""
         return lambda block: block.copy_(upload(np.stack(codes), torch.int64, self._device))
+
+    def _made(
+        self, places: Sequence[Place], num_frames: int, ring: Tensor
+    ) -> Callable[[Tensor], object]:
+        """Writes codes that are on the device."""
+        rows, starts = np.array(places).T[:, :, None]
+        at = rows * ring.shape[1] + (starts + np.arange(num_frames)) % ring.shape[1]
+
+        def write(block: Tensor) -> None:
+            codes = ring.flatten(0, 1).index_select(0, upload(at.ravel(), torch.int64, ring.device))
+            # End of speech and entries after it are not valid codes.
+            block.copy_(codes.view(block.shape).clamp(max=self._num_codes - 1))
+
+        return write
 
     def _queue_pass(
         self, rows: Sequence[int], num_frames: int, write: Callable[[Tensor], object]
@@ -218,30 +220,31 @@ class CodecGraphs:
         """Run one graph on the codes that `write` stores in [slots, frames, codebooks]."""
         batch = fit(len(rows), CODEC_BATCHES) or len(rows)
         decode = self._graph(batch, num_frames)
+        codes, samples = self._buffers(batch, num_frames)
         self._rows.write(rows, batch)
-        write(self._shaped(self._codes, batch, num_frames)[: len(rows)])
+        write(codes[: len(rows)])
         decode()
-        samples = self._samples[: batch * num_frames * self._samples_per_frame].view(batch, -1)
         return samples[: len(rows)]
 
-    def _graph(self, batch: int, frames: int) -> Work:
+    def _graph(self, batch: int, num_frames: int) -> Work:
         rows = self._rows.tensor[:batch]
-        codes = self._shaped(self._codes, batch, frames)
-        samples = self._samples[: batch * frames * self._samples_per_frame].view(batch, -1)
+        codes, samples = self._buffers(batch, num_frames)
 
         def decode() -> None:
             samples.copy_(self._decoder.decode(rows, codes))
 
-        return self._graphs.get(("codec", batch, frames), decode, self._rows.park)
+        return self._graphs.get(("codec", batch, num_frames), decode, self._rows.park)
 
-    def _shaped(self, flat: Tensor, batch: int, frames: int) -> Tensor:
-        size = batch * frames * self._num_codebooks
-        return flat[:size].view(batch, frames, self._num_codebooks)
+    def _buffers(self, batch: int, num_frames: int) -> tuple[Tensor, Tensor]:
+        """Codes [slots, frames, codebooks] and samples [slots, samples] of a pass."""
+        count = batch * num_frames
+        codes = self._codes[: count * self._num_codebooks].view(batch, num_frames, -1)
+        return codes, self._samples[: count * self._samples_per_frame].view(batch, -1)
 
 
-def _passes(lengths: Sequence[int]) -> list[tuple[int, list[tuple[int, int]]]]:
+def _passes(lengths: Sequence[int]) -> list[tuple[int, list[Place]]]:
     """Groups of equal frame counts: (num_frames, [(slot index, first frame), ...])."""
-    passes: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    passes: dict[tuple[int, int], list[Place]] = {}
     for index, length in enumerate(lengths):
         start, count = 0, dict.fromkeys(CODEC_FRAMES, 0)
         for size in split_frames(length):
@@ -264,12 +267,9 @@ def _measured(read: Callable[[], Samples], num_frames: int) -> Callable[[], Soun
     return wait
 
 
-def _reader(found: Callable[[], Sound], row: int) -> Callable[[], Sound]:
-    def read() -> Sound:
-        samples, loudness = found()
-        return samples[row], loudness[row]
-
-    return read
+def _row_of(read: Callable[[], Sound], row: int) -> Sound:
+    samples, loudness = read()
+    return samples[row], loudness[row]
 
 
 def join_sounds(parts: Sequence[Sound]) -> Sound:

@@ -35,6 +35,7 @@ from vivace.backends.cuda_graph.codec_layers import (
 )
 from vivace.backends.cuda_graph.codec_plain import SlotDecoder
 from vivace.backends.cuda_graph.codec_tiles import SINGLE, SPLIT
+from vivace.model import ops
 from vivace.model.codec import Codec
 from vivace.model.codec_decoder import (
     CodecDecoder,
@@ -125,8 +126,8 @@ class WeightPacker:
 
     def layers(self, transformer: PreTransformer) -> list[TransformerLayer]:
         rope = transformer.rope
-        exponents = torch.arange(0, rope.head_dim, 2).float() / rope.head_dim
-        frequencies = (1.0 / rope.theta**exponents).to(transformer.norm.weight.device)
+        frequencies = ops.rope_frequencies(rope.head_dim, rope.theta, torch.device("cpu"))
+        frequencies = frequencies.to(transformer.norm.weight.device)
         return [
             self._layer(cast("ScaledBlock", layer), transformer.window, frequencies)
             for layer in transformer.layers

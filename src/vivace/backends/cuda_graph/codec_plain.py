@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vivace.backends.cuda_graph.state_cache import State
+from vivace.model import ops
 from vivace.model.codec import Codec
 from vivace.model.codec_decoder import PreTransformer
 from vivace.model.precision import full_precision
@@ -129,7 +130,8 @@ def transform(transformer: PreTransformer, x: Tensor, tails: SlotTails, num_seen
     """Latents [B, T, latent_dim] to latents, for slots that have decoded `num_seen` frames."""
     x = transformer.input_proj(x)
     attend = WindowAttention(tails, num_seen, x.shape[1], transformer.window)
-    rope = attend.rope(transformer.rope.theta, transformer.rope.head_dim)
+    positions = num_seen[:, None, None] + torch.arange(x.shape[1], device=x.device)  # [B, 1, T]
+    rope = ops.rope_table(positions, transformer.rope.head_dim, transformer.rope.theta)
     for index, layer in enumerate(transformer.layers):
         x = layer(index, x, rope, attend)
     return transformer.output_proj(transformer.norm(x))
@@ -145,16 +147,6 @@ class WindowAttention:
         is_near = (keys <= steps[:, None]) & (keys > steps[:, None] - window)  # [T, past + T]
         is_real = keys + num_seen[:, None] >= 0  # [B, past + T]
         self._mask = (is_near & is_real[:, None])[:, None]  # [B, 1, T, past + T]
-        self._positions = num_seen[:, None] + steps  # [B, T]
-
-    def rope(self, theta: float, head_dim: int) -> tuple[Tensor, Tensor]:
-        """The rope tables of each slot's positions, as in `ops.rope_table`: [B, 1, T, head_dim]."""
-        device = self._positions.device
-        exponents = torch.arange(0, head_dim, 2, device=device).float() / head_dim
-        frequencies = 1.0 / (theta**exponents)
-        angles = self._positions[:, None, :, None].float() * frequencies
-        cos, sin = angles.cos(), angles.sin()
-        return torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         k, v = (self._tails.extend(part, self._num_past, dim=-2) for part in (k, v))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
 from functools import cache
 
@@ -59,17 +58,11 @@ def launch_cooperative(
     _check(
         _driver().cuLaunchCooperativeKernel(
             function,
-            *_dimensions((num_blocks, 1, 1)),
-            *_dimensions((num_threads, 1, 1)),
-            c_uint(shared),
+            *map(c_uint, (num_blocks, 1, 1, num_threads, 1, 1, shared)),
             stream,
             parameters,
         )
     )
-
-
-def _dimensions(sizes: Sequence[int]) -> list[c_uint]:
-    return [c_uint(size) for size in sizes]
 
 
 @cache

@@ -37,7 +37,7 @@ def source(name: str) -> str:
 def arguments_type(code: str) -> type[ctypes.Structure]:
     """The `struct KernelArguments` of a kernel's source, for ctypes."""
     body = code.partition("struct KernelArguments {")[2].partition("\n};")[0]
-    members: list[tuple[str, type[c_int64 | c_uint32 | c_uint64]]] = []
+    members: list[tuple[str, Any]] = []
     for kind, names in re.findall(r"^ +(?:const )?([\w ]+\*|\w+) ([\w, ]+);", body, re.MULTILINE):
         c_type = c_uint64 if kind.endswith("*") else {"s64": c_int64, "u32": c_uint32}[kind]
         members += [(name, c_type) for name in names.split(", ")]
@@ -212,7 +212,7 @@ class Kernel:
             "shared_bytes": self.most_shared,
         }
         request = self._arguments()
-        for name, _ in self._arguments._fields_:
+        for name, *_ in self._arguments._fields_:
             value = arguments.pop(name)
             setattr(request, name, value.data_ptr() if isinstance(value, Tensor) else value or 0)
         assert not arguments, f"the kernel has no argument {[*arguments]}"

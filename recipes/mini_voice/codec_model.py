@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from recipes.mini_voice.mels import MelSpectrogram
 from recipes.mini_voice.settings import NUM_PHONEMES
 from vivace.model.codec_decoder import CodecDecoder
-from vivace.model.conv import CausalState
+from vivace.model.conv import CausalConvTranspose1d, CausalState
 
 
 class MixBlock(nn.Module):
@@ -70,6 +70,12 @@ class Codebooks(nn.Module):
     so the decoder knows the speaker. `share_books` assigns the codes; before, all belong to the
     first speaker.
     """
+
+    vectors: Tensor  # [books, size, width]
+    sums: Tensor
+    usage: Tensor  # [books, size]
+    owner: Tensor  # [size], the speaker of each code of the last codebook
+    marks: Tensor  # [speakers, width]
 
     def __init__(self, num_books: int, size: int, width: int, decay: float, dead: float) -> None:
         super().__init__()
@@ -165,7 +171,7 @@ class CodecTrainer(nn.Module):
     def join(self, first: Tensor, rest: Tensor) -> Tensor:
         quantizer = self.decoder.quantizer
         latents = quantizer.rvq_first.output_proj(first.transpose(1, 2))
-        return latents + quantizer.rvq_rest.output_proj(rest.transpose(1, 2))  # type: ignore[no-any-return]
+        return latents + quantizer.rvq_rest.output_proj(rest.transpose(1, 2))
 
     def quantise(
         self, first: Tensor, rest: Tensor, *, learn: bool = True
@@ -266,7 +272,9 @@ def decode_part(decoder: CodecDecoder, latents: Tensor, frames: int, num_cold: i
     state = CropState(num_cold)
     x = decoder.pre_conv(latents, state).transpose(1, 2)
     x = decoder.pre_transformer(x, state).transpose(1, 2)
-    for upsample, mix in decoder.upsample:  # type: ignore[misc]
+    for stage in decoder.upsample:
+        assert isinstance(stage, nn.ModuleList)
+        upsample, mix = stage
         x = mix(upsample(x, state), state)
     first, *blocks, snake, last = decoder.decoder
     x = first(x, state)
@@ -275,7 +283,9 @@ def decode_part(decoder: CodecDecoder, latents: Tensor, frames: int, num_cold: i
     cold = F.pad(x[:num_cold, :, :length], (state.margin, 0))
     x = torch.cat((cold, x[num_cold:, :, -length - state.margin :]))
     for index, block in enumerate(blocks):
+        assert isinstance(block.block, nn.ModuleList)
         act, upsample, *units = block.block
+        assert isinstance(upsample, CausalConvTranspose1d)
         x = upsample(act(x), state)
         state.margin *= upsample.stride
         for unit in units:

@@ -29,6 +29,8 @@ class MelSpectrogram(nn.Module):
     def __init__(self, window: int, hop: int, num_mels: int) -> None:
         super().__init__()
         self.size, self.hop = window, hop
+        self.window: Tensor
+        self.filters: Tensor
         self.register_buffer("window", torch.hann_window(window), persistent=False)
         self.register_buffer(
             "filters", mel_filters(window // 2 + 1, num_mels).T.contiguous(), persistent=False
@@ -64,6 +66,7 @@ class MelLoss(nn.Module):
     def forward(self, made: Tensor, true: Tensor) -> Tensor:
         both, losses = torch.cat((made, true)), []
         for scale in self.scales:
+            assert isinstance(scale, MelSpectrogram)
             a, b = (scale.magnitudes(both) + QUIET).log().chunk(2)
             losses.append((a - b).abs().mean())
         return torch.stack(losses).mean()

@@ -136,7 +136,7 @@ def spoken_lines(data: SimpleNamespace, lines: Lines, seconds: float | None) -> 
 def _wait(results: Any, workers: list[Any]) -> Spoken:
     while True:
         try:
-            return results.get(timeout=2)  # type: ignore[no-any-return]
+            return results.get(timeout=2)
         except queue.Empty:
             if not all(worker.is_alive() for worker in workers):
                 raise SystemExit("a worker process exited; see its output above") from None

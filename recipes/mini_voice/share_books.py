@@ -59,8 +59,8 @@ def set_marks(books: Codebooks, owner: Tensor, level: float) -> None:
 def level_of(books: Codebooks, codes: np.ndarray) -> float:
     """The root mean square length of the sum of the acoustic books' vectors."""
     chosen = torch.from_numpy(codes[:: max(1, len(codes) // 50_000), 1:]).long()
-    total = sum(books.vectors[1 + i][chosen[:, i]] for i in range(chosen.shape[1]))
-    assert isinstance(total, Tensor)
+    vectors = [books.vectors[1 + i][chosen[:, i]] for i in range(chosen.shape[1])]
+    total = torch.stack(vectors).sum(0)
     return float(total.square().sum(-1).mean().sqrt())
 
 

@@ -86,7 +86,7 @@ class FastSnake(torch.autograd.Function):
 def fast_snake(x: Tensor, frequency: Tensor, inverse_gain: Tensor) -> Tensor:
     if not x.is_cuda:
         return REFERENCE(x, frequency, inverse_gain)
-    return FastSnake.apply(x, frequency, inverse_gain)  # type: ignore[no-any-return]
+    return FastSnake.apply(x, frequency, inverse_gain)
 
 
 def use_fast_snake() -> bool:

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recipes.mini_voice.codec_model import CodecDecoder
 from recipes.mini_voice.common import DEVICE, Log, load_half
 from recipes.mini_voice.encode import Codes
 from recipes.mini_voice.lines import SPEAKER, all_lines
@@ -17,6 +16,7 @@ from recipes.mini_voice.rows import Ids, prompt_rows
 from recipes.mini_voice.settings import FRAME, decoder_config
 from recipes.mini_voice.talker_files import embed
 from vivace.model.cache import attend_causally
+from vivace.model.codec_decoder import CodecDecoder
 from vivace.model.config import NO_CODE
 from vivace.model.conv import CausalState
 from vivace.model.talker import Talker

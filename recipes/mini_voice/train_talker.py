@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -53,7 +54,7 @@ class Dropout:
         self.probability, self.is_on = probability, True
         for name, module in model.named_modules():
             if name.endswith((".self_attn", ".mlp")):
-                module.forward = self._after(module.forward)  # type: ignore[method-assign]
+                module.forward = self._after(module.forward)
 
     def _after(self, forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return lambda *inputs: self(forward(*inputs))
@@ -82,7 +83,11 @@ class Lookup(torch.autograd.Function):
 def use_fast_lookup(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, nn.Embedding):
-            module.forward = lambda ids, m=module: Lookup.apply(ids, m.weight)  # type: ignore[method-assign]
+            module.forward = partial(_look_up, module)  # type: ignore[method-assign]
+
+
+def _look_up(module: nn.Embedding, ids: Tensor) -> Tensor:
+    return Lookup.apply(ids, module.weight)
 
 
 class Bucket:
@@ -289,7 +294,7 @@ def run(
     set_lr(stage.optimizer, 1e-6)
     steps = [
         Step(
-            f"talker {bucket.length}x{bucket.batch}", lambda b=bucket: stage.step(data, b),
+            f"talker {bucket.length}x{bucket.batch}", partial(stage.step, data, bucket),
             stage.reset, [talker, stage.phonemes], use_graph=use_graph,
         )
         for bucket in reversed(buckets)

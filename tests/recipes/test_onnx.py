@@ -25,13 +25,14 @@ def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]:
     """Convert a graph of nodes and constants, write it, and load it."""
     monkeypatch.syspath_prepend(str(ROOT))
     from recipes.mini_voice import convert_graph, onnx_graph
+    from recipes.mini_voice.graph_passes import Graph, Node
 
     def build(
         nodes: Nodes, constants: dict[str, np.ndarray], outputs: str, *,
         tried: list[dict[str, np.ndarray]] | None = None, device: str = "cpu",
     ) -> Any:  # fmt: skip
-        made = [convert_graph.Node(op, i.split(), o.split(), dict(at)) for op, i, o, at in nodes]
-        graph = convert_graph.Graph(made, constants, outputs.split())
+        made = [Node(op, i.split(), o.split(), dict(at)) for op, i, o, at in nodes]
+        graph = Graph(made, constants, outputs.split())
         convert_graph.simplify(graph, tried or [{}])
         convert_graph.write(graph, tmp_path / "a.safetensors")
         return onnx_graph.OnnxGraph(tmp_path / "a.safetensors", torch.device(device))
@@ -61,12 +62,12 @@ def quantised(op: str, x: str, w: str, out: str, at: dict[str, Any], bias: str =
 
 def floats(constants: dict[str, np.ndarray], name: str) -> np.ndarray:
     whole = constants[name].astype(np.float32)
-    return (whole - constants[f"{name}_zero"]) * constants[f"{name}_scale"]  # type: ignore[no-any-return]
+    return (whole - constants[f"{name}_zero"]) * constants[f"{name}_scale"]
 
 
 def test_quantised_weights_are_dequantised(load: Any) -> None:
     rng = np.random.default_rng(0)
-    constants = {
+    constants: dict[str, np.ndarray] = {
         "w": rng.integers(0, 255, (4, 6)).astype(np.uint8), "w_zero": np.full(6, 7, np.uint8),
         "w_scale": rng.uniform(0.1, 1, 6).astype(np.float32), "b": np.arange(6, dtype=np.float32),
         "places": np.array([1, 0]), "begin": np.array([1]), "end": np.array([-1]),
@@ -110,7 +111,9 @@ def test_bidirectional_lstm_matches_onnx_gate_order(load: Any) -> None:
     """ONNX orders the gates input, output, forget, cell."""
     rng = np.random.default_rng(1)
     shapes = {"w": (2, 5, 4 * HIDDEN), "r": (2, HIDDEN, 4 * HIDDEN)}
-    constants = {name: rng.integers(-90, 90, s).astype(np.int8) for name, s in shapes.items()}
+    constants: dict[str, np.ndarray] = {
+        name: rng.integers(-90, 90, s).astype(np.int8) for name, s in shapes.items()
+    }
     constants |= {"b": rng.normal(size=(2, 8 * HIDDEN)).astype(np.float32) * 0.3}
     constants |= {"shape": np.array([0, 0, -1])}
     for name in shapes:

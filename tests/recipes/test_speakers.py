@@ -159,11 +159,11 @@ def test_padded_batch_gives_each_utterance_its_own_codes(
 def test_prefetch_keeps_order_and_raises_error(lines: list[str]) -> None:
     from recipes.mini_voice.more_codes import ahead
 
-    def reading() -> Iterator[list[int]]:
+    def reading() -> Iterator[Any]:
         yield from ([1], [2, 3])
         raise SystemExit("a worker ended")
 
-    taken = ahead(reading())  # type: ignore[arg-type]
+    taken: Iterator[Any] = ahead(reading())
     assert [next(taken), next(taken)] == [[1], [2, 3]]
     with pytest.raises(SystemExit, match="a worker ended"):
         next(taken)
@@ -255,10 +255,11 @@ def test_shared_codebook_identifies_speaker_with_small_loss(
             first, rest = of_one.branches(of_one.encoder(samples))
             _, quantised, commit = of_one.quantise(first, rest, learn=False)
         assert set(owner[codes[..., -1]].flatten().tolist()) == {speaker}
-        total = sum(of_one.books.vectors[i][codes[..., i]] for i in range(1, codes.shape[-1]))
+        vectors = [of_one.books.vectors[i][codes[..., i]] for i in range(1, codes.shape[-1])]
+        total = torch.stack(vectors).sum(0)
         of_one.dropout = 0.0
         _, quantised, commit = of_one.quantise(first, rest, learn=False)
-        assert torch.allclose(quantised, total, atol=1e-4)  # type: ignore[arg-type]
+        assert torch.allclose(quantised, total, atol=1e-4)
         # The speaker offset is orthogonal to the encoder's vectors.
         assert float(commit) < 2 * float(first.square().mean() + rest.square().mean() + 2)
 

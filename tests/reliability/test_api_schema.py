@@ -15,6 +15,7 @@ import httpx
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis.core.result import Ok
 from schemathesis.generation import GenerationMode
 
 from tests.support.figures import record
@@ -48,7 +49,7 @@ def count_failures(
 ) -> tuple[Counter[int], int]:
     """Counts of each status, and of responses that break a rule."""
     schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
-    operations = [result.ok() for result in schema.get_all_operations()]
+    operations = [result.ok() for result in schema.get_all_operations() if isinstance(result, Ok)]
     assert len(operations) > 15
     statuses: Counter[int] = Counter()
     num_wrong = 0
@@ -58,7 +59,7 @@ def count_failures(
 
         @examples
         @given(case=operation.as_strategy(generation_mode=mode))
-        def check(case: schemathesis.Case) -> None:
+        def check(case: schemathesis.Case[Any]) -> None:
             nonlocal num_wrong
             answer = case.call(timeout=60)
             statuses[answer.status_code] += 1
@@ -102,7 +103,7 @@ def test_control_route_without_input_checks_is_detected(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(speech_module, "read_json", parse_without_checks)
-    _, num_wrong = count_failures(server, GenerationMode.NEGATIVE, FEW)
+    _, num_wrong = count_failures(server, GenerationMode("negative"), FEW)
     assert num_wrong
 
 

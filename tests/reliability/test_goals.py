@@ -67,7 +67,10 @@ def test_goal_passes_with_run_tests_and_detected_controls() -> None:
 
 
 def test_case_counts_come_from_the_figures() -> None:
-    figures = {"G0 a": {"requests": 900, "signals": 100}, "G0 b": {"cases": 50, "p99_ms": 3.0}}
+    figures: dict[str, dict[str, Any]] = {
+        "G0 a": {"requests": 900, "signals": 100},
+        "G0 b": {"cases": 50, "p99_ms": 3.0},
+    }
     assert count_cases(Result("G0", "trial", passed=2, figures=figures)) == 950
     assert count_cases(Result("G0", "trial", passed=2)) == 2
     first, second = (Result("G0", "trial", passed=1, cases=n, rounds=1) for n in (3, 4))

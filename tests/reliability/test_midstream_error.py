@@ -194,16 +194,16 @@ def test_client_detects_a_truncation_at_any_position(
 def accepts_as_complete(server: Running, dialect: str) -> bool:
     """Whether the client receives the final message of its protocol without an error before."""
     talk = TALKS[dialect]
-    words, num_bytes = [], 0
+    words, num_bytes = list[str](), 0
     try:
         with connect(f"ws{server.url[4:]}{talk.path}", proxy=None, max_size=None) as opened:
             for message in (talk.config, talk.text, *talk.done):
                 opened.send(json.dumps(message))
             while not words or talk.last not in words[-1]:
-                message = opened.recv(LIMIT_S)
-                num_bytes += len(message)
-                if isinstance(message, str):
-                    words.append(message.replace(" ", ""))
+                answer = opened.recv(LIMIT_S)
+                num_bytes += len(answer)
+                if isinstance(answer, str):
+                    words.append(answer.replace(" ", ""))
     except ConnectionClosed as closed:
         return closed.rcvd is not None and closed.rcvd.code == 1000
     told = [json.loads(each) for each in words]

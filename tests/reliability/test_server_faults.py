@@ -112,10 +112,10 @@ class FaultySpeech(ScriptedSpeech):
 
     def _strikes(self, stage: str, slots: Sequence[Slot]) -> Fault | None:
         """Return the fault once, when it is due."""
-        fault = self.fault
-        if fault is None or fault.stage != stage or self.victim not in slots:
+        fault, slot = self.fault, self.affected
+        if fault is None or fault.stage != stage or slot is None or slot not in slots:
             return None
-        if stage != "admit" and self.active_slots[self.victim].num_made < fault.after:
+        if stage != "admit" and self.active_slots[slot].num_made < fault.after:
             return None
         assert self.is_open.wait(LIMIT_S)  # all streams have begun
         self.fault = None
@@ -125,11 +125,11 @@ class FaultySpeech(ScriptedSpeech):
 
     def admit(self, prompt: Prompt, sampling: SamplingParams) -> Slot:
         if sampling.seed == AFFECTED:
-            self.victim = -1
+            self.affected = -1
             self._strikes("admit", (-1,))
         slot = super().admit(prompt, sampling)
         if sampling.seed == AFFECTED:
-            self.victim = slot
+            self.affected = slot
         return slot
 
     def step(self, slots: Sequence[Slot], num_frames: int) -> Frames:
@@ -138,7 +138,7 @@ class FaultySpeech(ScriptedSpeech):
         if struck is None:
             return frames
         status: list[SlotStatus] = [
-            "failed" if slot == self.victim else told
+            "failed" if slot == self.affected else told
             for slot, told in zip(slots, frames.status, strict=True)
         ]
         return Frames(frames.codes, frames.lengths, tuple(status))
@@ -147,7 +147,7 @@ class FaultySpeech(ScriptedSpeech):
         struck = self._strikes("render", slots)
         samples = super().render(slots, frames)
         if struck is not None:
-            row = list(slots).index(self.victim or 0)
+            row = list(slots).index(self.affected or 0)
             samples[row] = np.full_like(samples[row], struck.what)
         return samples
 
@@ -182,7 +182,7 @@ class FaultyServer:
     def strike(self, fault: Fault, num_peers: int) -> tuple[str, list[str]]:
         """Return the results of the affected stream and of the others."""
         backend, streams = self.backend, self.server.context.streams
-        backend.fault, backend.victim = fault, None
+        backend.fault, backend.affected = fault, None
         backend.is_open.clear()  # until all streams have begun
         peers = Load(self.server.url, (receive,) * num_peers)
         told: list[str] = []

@@ -55,19 +55,24 @@ def creates_unbounded_queue(node: ast.AST, path: str) -> bool:
     if name not in QUEUES or not isinstance(node, ast.Call):
         return False
     sizes = [*node.args, *(word.value for word in node.keywords if word.arg == "maxsize")]
-    return not sizes or (isinstance(sizes[0], ast.Constant) and sizes[0].value <= 0)
+    if not sizes or not isinstance(sizes[0], ast.Constant):
+        return not sizes
+    size = sizes[0].value
+    return isinstance(size, int) and size <= 0
 
 
 def reads_request_url(node: ast.AST, path: str) -> bool:
     """Detect `request.url`, which contains the Host header; use `scope["path"]` instead."""
-    is_part = isinstance(node, ast.Attribute) and node.attr in ("path", "hostname", "netloc")
-    return is_part and isinstance(node.value, ast.Attribute) and node.value.attr == "url"
+    if not isinstance(node, ast.Attribute) or node.attr not in ("path", "hostname", "netloc"):
+        return False
+    return isinstance(node.value, ast.Attribute) and node.value.attr == "url"
 
 
 def skips_certificates(node: ast.AST, path: str) -> bool:
-    off = isinstance(node, ast.keyword) and node.arg == "verify"
-    is_false = off and isinstance(node.value, ast.Constant) and node.value.value is False
-    return is_false or called(node).endswith("_create_unverified_context")
+    if isinstance(node, ast.keyword):
+        value = node.value
+        return node.arg == "verify" and isinstance(value, ast.Constant) and value.value is False
+    return called(node).endswith("_create_unverified_context")
 
 
 def uses_predictable_name(node: ast.AST, path: str) -> bool:

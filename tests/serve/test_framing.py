@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import httpx
@@ -36,7 +36,7 @@ def server(backend: ScriptedSpeech, tmp_path_factory: pytest.TempPathFactory) ->
         yield server
 
 
-def post(fields: dict[str, object], *headers: bytes, version: bytes = b"1.1") -> bytes:
+def post(fields: Mapping[str, object], *headers: bytes, version: bytes = b"1.1") -> bytes:
     content = json.dumps(fields).encode()
     lines = [
         b"POST /v1/audio/speech HTTP/" + version,

@@ -97,7 +97,7 @@ class Peer:
             self.num_parsed += 1
             return parse()
 
-        self.protocol.conn.next_event = count  # type: ignore[method-assign]
+        self.protocol.conn.next_event = count
 
     def send(self, content: bytes) -> None:
         self.protocol.data_received(content)

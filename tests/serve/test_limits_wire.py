@@ -17,13 +17,14 @@ from tests.support.raw_http import LIMIT_S, read_all
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
 from tests.support.websocket_client import OMNI, Talk, audio, talking
+from vivace.live_text import LiveText
 from vivace.serve import enrol, http_protocol, middleware, websocket_protocol
 from vivace.serve.errors import RefusedError
 from vivace.serve.settings import ServeSettings
-from vivace.serve.sockets import elevenlabs, omni, realtime, session
+from vivace.serve.sockets import elevenlabs, realtime, session
 from vivace.serve.sockets.session import SocketSession
+from vivace.serve.utterance_queue import MAX_UTTERANCES, Speech, UtteranceQueue
 from vivace.serve.wyoming import frames
-from vivace.serve.wyoming import session as wyoming_session
 
 NUM_FRAMES = 3
 NUM_BYTES = NUM_FRAMES * 3_840
@@ -172,7 +173,7 @@ def test_close_reason_is_truncated_at_its_byte_limit(reason: str, expected: str)
 def test_utterance_beyond_the_pending_limit_is_refused(server: Running, blocked: None) -> None:
     with talking(server, OMNI) as talk:
         talk.send("session.config", response_format="pcm")
-        for number in range(omni.MAX_UTTERANCES):
+        for number in range(MAX_UTTERANCES):
             talk.send("input.text", text="One.", context_id=str(number))
             talk.send("input.done", context_id=str(number))
         talk.send("input.cancel", context_id="nobody")  # answered after the messages above
@@ -254,7 +255,7 @@ def data_of(size: int) -> bytes:
         (line_of, frames.MAX_HEADER_BYTES),
         (payload_of, frames.MAX_PAYLOAD_BYTES),
         (data_of, 100),
-        (lambda n: b'{"type": "' + b"x" * n + b'"}\n', frames.MAX_TYPE_CHARS),
+        (lambda n: b'{"type": "' + b"x" * n + b'"}\n', 64),
     ],
     ids=["line", "payload", "data", "type"],
 )
@@ -264,14 +265,36 @@ def test_wyoming_event_beyond_its_limit_is_refused(make: Any, limit: int) -> Non
         read_frame(make(limit + 1))
 
 
-def test_wyoming_text_beyond_the_pending_limit_is_refused() -> None:
-    waiting = SimpleNamespace(_utterances=[object()] * wyoming_session.MAX_UTTERANCES)
-    with pytest.raises(RefusedError, match="texts are pending"):
-        wyoming_session.WyomingSession._begin(cast(Any, waiting), cast(Any, object()))
-    waiting._utterances.pop()
-    with pytest.raises(AttributeError):  # fails after the check: the stand-in cannot speak
-        wyoming_session.WyomingSession._begin(cast(Any, waiting), cast(Any, object()))
-    assert len(waiting._utterances) == wyoming_session.MAX_UTTERANCES
+class PendingText:
+    text = LiveText(100)
+
+
+async def speak_until_cancelled(_: PendingText) -> None:
+    await asyncio.Event().wait()
+
+
+def test_text_beyond_the_pending_limit_of_a_connection_is_refused() -> None:
+    async def fill() -> None:
+        tasks: list[asyncio.Task[None]] = []
+
+        def start(speech: Speech) -> asyncio.Task[None]:
+            tasks.append(asyncio.create_task(speech))
+            return tasks[-1]
+
+        queue = UtteranceQueue(start, speak_until_cancelled)
+        texts = [PendingText() for _ in range(MAX_UTTERANCES)]
+        for each in texts:
+            queue.add(each)
+        with pytest.raises(RefusedError, match="texts are pending"):
+            queue.add(PendingText())
+        queue.cancel(texts[0])
+        queue.add(PendingText())
+        assert len(queue) == MAX_UTTERANCES
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(fill())
 
 
 # -- connections and forms -----------------------------------------------------------------------

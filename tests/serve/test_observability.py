@@ -13,12 +13,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from starlette.routing import Mount, Route, WebSocketRoute
 from websockets.sync.client import connect
 
 from tests.support.project import ROOT
@@ -112,6 +114,7 @@ def test_every_counter_and_histogram_is_zero_before_the_first_request(tmp_path: 
         if name not in NOT_BY_MODEL:
             assert {labels for labels, _ in rows} == {'{model="first"}', '{model="second"}'}
     for route in app.routes:
+        assert isinstance(route, Route | WebSocketRoute | Mount)
         assert f'vivace_request_seconds_count{{route="{route.path}"}} 0' in text
     for name in ("running_streams", "waiting_streams", "turn_age_seconds"):
         assert f'vivace_{name}{{model="second"}} 0' in text
@@ -274,6 +277,11 @@ def by_name(exporter: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
     return [span for span in exporter.get_finished_spans() if span.name == name]
 
 
+def attribute(span: ReadableSpan, name: str) -> Any:
+    assert span.attributes is not None
+    return span.attributes[name]
+
+
 def parent_of(span: ReadableSpan) -> int:
     assert span.parent is not None
     return span.parent.span_id
@@ -291,13 +299,17 @@ def test_trace_spans_client_request_speech_and_turns(server: Running) -> None:
     assert parent_of(speech) == request.context.span_id
     assert parent_of(waiting) == speech.context.span_id
     assert {parent_of(turn) for turn in turns} == {speech.context.span_id}
-    assert sum(turn.attributes["vivace.frames"] for turn in turns) >= 25
-    assert speech.attributes["vivace.audio_seconds"] == 2.0
-    assert speech.attributes["vivace.turns"] == len(turns)
-    assert speech.attributes["vivace.finish_reason"] == "stop"
-    assert request.attributes["http.response.status_code"] == 200
+    assert sum(attribute(turn, "vivace.frames") for turn in turns) >= 25
+    assert attribute(speech, "vivace.audio_seconds") == 2.0
+    assert attribute(speech, "vivace.turns") == len(turns)
+    assert attribute(speech, "vivace.finish_reason") == "stop"
+    assert attribute(request, "http.response.status_code") == 200
+    began = speech.start_time
+    assert began is not None
     for span in (waiting, *turns):
-        assert speech.start_time - 1_000_000 <= span.start_time <= span.end_time
+        assert span.start_time is not None
+        assert span.end_time is not None
+        assert began - 1_000_000 <= span.start_time <= span.end_time
     assert "marmalade" not in "".join(span.to_json() for span in exporter.get_finished_spans())
 
 
@@ -305,7 +317,7 @@ def test_trace_of_a_long_speech_has_a_limited_number_of_turns(server: Running) -
     with traced(server) as exporter:
         assert speak(server.url, seed=7, max_new_tokens=1_200).status_code == 200
     (speech,) = by_name(exporter, "speech")
-    assert len(by_name(exporter, "turn")) == MAX_TURNS < speech.attributes["vivace.turns"]
+    assert len(by_name(exporter, "turn")) == MAX_TURNS < attribute(speech, "vivace.turns")
 
 
 def test_websocket_speech_and_failed_speech_are_traced(server: Running) -> None:

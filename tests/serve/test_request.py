@@ -37,7 +37,7 @@ def check_refused(response: httpx.Response) -> dict[str, Any]:
     error = response.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}
     assert error["message"]
-    return error  # type: ignore[no-any-return]
+    return error
 
 
 def check_serves(client: httpx.Client) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -49,9 +50,13 @@ def test_model_name_defaults_to_its_source(tmp_path: Path) -> None:
 def test_api_key_env_without_a_key_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "vivace.toml"
     file.write_text('api_key_env = "NONE_SUCH"\n')
-    by_flag = {"api_key_env": "NONE_SUCH"}, {}, None
-    by_variable = {}, {"VIVACE_API_KEY_ENV": "NONE_SUCH"}, None
-    for flags, environment, config in (by_flag, by_variable, ({}, {}, file)):
+    name = "NONE_SUCH"
+    sources: list[tuple[dict[str, Any], dict[str, str], Path | None]] = [
+        ({"api_key_env": name}, {}, None),
+        ({}, {"VIVACE_API_KEY_ENV": name}, None),
+        ({}, {}, file),
+    ]
+    for flags, environment, config in sources:
         with pytest.raises(RequestError, match="NONE_SUCH holds no API key"):
             resolve_settings(flags, environment, config)
         assert resolve_settings(flags, {**environment, "NONE_SUCH": "k"}, config).api_keys == ("k",)

@@ -234,8 +234,8 @@ def test_whole_response_is_sent_after_the_last_frame(
 
 
 def test_null_is_the_default_and_unknown_fields_are_ignored(client: httpx.Client) -> None:
-    names = ("voice", "speaker", "instructions", "response_format", "speed", "stream_format")
-    names += ("stream", "language", "seed", "temperature", "ref_audio", "sample_rate", "model")
+    names = ["voice", "speaker", "instructions", "response_format", "speed", "stream_format"]
+    names += ["stream", "language", "seed", "temperature", "ref_audio", "sample_rate", "model"]
     response = ask(client, **dict.fromkeys(names), lang_code="a", normalization_options={"x": [1]})
     assert response.status_code == 200
     assert response.headers["content-type"] == "audio/mpeg"

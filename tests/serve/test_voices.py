@@ -156,7 +156,7 @@ def test_invalid_voice_name_is_refused(client: httpx.Client, server: Running, na
     answer = create(client, name)
     assert answer.status_code == 400, name
     folder = server.context.settings.voices
-    assert folder is not None
+    assert isinstance(folder, Path)
     assert not [*folder.rglob("*"), *folder.parent.glob("*.safetensors")]
 
 

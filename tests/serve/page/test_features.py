@@ -7,6 +7,7 @@ import json
 import re
 import wave
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -247,6 +248,10 @@ def test_recording_is_uploaded_as_wav(server: Running, page: Driver) -> None:
     page.check()
 
 
+def has_sample_line(page: Driver, words: str) -> bool:
+    return words in str(page.tab.text_content("#sample-line"))
+
+
 @pytest.mark.slow
 def test_chosen_file_is_decoded_and_checked(server: Running, page: Driver) -> None:
     page.tab.route("**/v1/audio/models", with_abilities)
@@ -255,7 +260,7 @@ def test_chosen_file_is_decoded_and_checked(server: Running, page: Driver) -> No
     for seconds, amplitude, said in files:
         content = make_wav(seconds, amplitude)
         page.tab.set_input_files("#file", {"name": "me.wav", "mimeType": "", "buffer": content})
-        page.wait(lambda said=said: said in str(page.tab.text_content("#sample-line")))
+        page.wait(partial(has_sample_line, page, said))
         assert page.button("Clone").is_enabled() == said.endswith(" s")
     page.check()
 

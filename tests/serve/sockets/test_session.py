@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -84,7 +85,7 @@ def still_speaks(server: Running) -> None:
 
 # --- Bad messages -----------------------------------------------------------------------------
 
-BAD = {
+BAD: dict[str, str | bytes] = {
     "no JSON": "{",
     "a list": "[]",
     "a number": "1",
@@ -442,16 +443,20 @@ def test_idle_connection_gets_error_and_is_closed(tmp_path_factory: pytest.TempP
 def test_idle_limit_counts_from_the_last_message(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, handled = FakeClock(), Counter()
+    clock, handled = FakeClock(), Counter[session.SocketSession]()
+
+    def has_handled(count: int) -> bool:
+        return handled.total() == count
+
     monkeypatch.setattr(session, "time", clock)
     count_messages(monkeypatch, handled)
     with serving(tmp_path_factory, socket_idle_s=300.0) as server, talking(server) as talk:
         configure(talk)
-        wait_until(lambda: handled.total() == 1)
+        wait_until(partial(has_handled, 1))
         for number in range(5):
             clock.offset_s += 200.0
             talk.send("input.text", text="")
-            wait_until(lambda number=number: handled.total() == number + 2)
+            wait_until(partial(has_handled, number + 2))
         assert len(audio(talk.speak("One."))) == NUM_BYTES
 
 

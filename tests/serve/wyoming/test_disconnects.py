@@ -135,7 +135,24 @@ def test_resource_check_detects_an_open_session(server: Running, backend: Script
 
 TYPES = ["describe", "synthesize", "synthesize-start", "synthesize-chunk", "synthesize-stop"]
 TYPES += ["ping", "audio-chunk", "select-program", "x", ""]
-VALUES = [None, True, 0, -1, 1.5, 2**40, "", " ", "a", "heart", "\0", "\ud800", [], {}, [1], "en"]
+VALUES: list[object] = [
+    None,
+    True,
+    0,
+    -1,
+    1.5,
+    2**40,
+    "",
+    " ",
+    "a",
+    "heart",
+    "\0",
+    "\ud800",
+    [],
+    {},
+    [1],
+    "en",
+]
 NAMES = ["text", "voice", "text_format", "context", "name", "language", "speaker", "rate"]
 
 

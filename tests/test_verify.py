@@ -96,7 +96,7 @@ def test_missing_extra_is_named_before_anything_is_spoken(
     loaded: TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vivace.verify.importlib.util.find_spec", lambda name: None)
-    with pytest.raises(RequestError, match=r"pip install 'vivace\[quality\]'"):
+    with pytest.raises(RequestError, match=r"pip install '\.\[quality\]'"):
         check_recogniser()
     backend = loaded.engine.backend
     assert isinstance(backend, FollowedBackend)

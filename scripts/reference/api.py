@@ -109,14 +109,21 @@ def _table(parameters: tuple[Parameter, ...] | list[Parameter], head: str) -> st
 
 
 def _type(written: str) -> str:
-    """The type, with the values of a `Literal` instead of its name."""
-    for name, module in LITERALS.items():
-        if re.search(rf"\b{name}\b", written):
-            values = getattr(import_module(module), name)
-            assert get_origin(values) is Literal
-            choices = " | ".join(repr(one) for one in get_args(values))
-            written = re.sub(rf"\b{name}\b", choices, written)
-    return code(written)
+    """The alternatives of a type, with the values of a `Literal` instead of its name.
+
+    A table cell cannot contain `|` in a way that all Markdown readers show alike.
+    """
+    names = re.sub(r"(\w+) \| None(?=\])", r"Optional[\1]", written).split(" | ")
+    return ", ".join(code(value) for name in names for value in _values(name))
+
+
+def _values(name: str) -> Iterator[str]:
+    if name not in LITERALS:
+        yield name
+        return
+    values = getattr(import_module(LITERALS[name]), name)
+    assert get_origin(values) is Literal
+    yield from map(repr, get_args(values))
 
 
 def _default(one: Parameter) -> str:

@@ -203,5 +203,10 @@ class BatchError(EngineError):
         self.audios, self.errors = list(audios), dict(errors)
 
 
+def install_command(extra: str) -> str:
+    """The command in a message about a missing package. Vivace is not on PyPI yet."""
+    return f"pip install '.[{extra}]'"
+
+
 def _choices(known: Sequence[str]) -> str:
     return f"try one of: {', '.join(known)}" if known else "there are none yet"

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vivace.audio.resample import resample
-from vivace.errors import CheckpointError, RequestError
+from vivace.errors import CheckpointError, RequestError, install_command
 from vivace.text.normalize import normalize_text
 
 Samples = NDArray[np.float32]
@@ -92,7 +92,7 @@ def check_recogniser() -> None:
     if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
         raise RequestError(
             f"verify needs {', '.join(missing)}; install the recogniser with "
-            "pip install 'vivace[quality]'"
+            f"{install_command('quality')}"
         )
 
 

@@ -72,18 +72,18 @@ def test_good_machine_has_no_problems() -> None:
             "no C compiler",
             "install gcc with the package manager of this system",
         ),
-        ({"modules": without("av")}, "AAC and M4B files", "pip install 'vivace[av]'"),
-        ({"modules": without("fastapi")}, "`vivace serve`", "pip install 'vivace[server]'"),
-        ({"modules": without("lxml")}, "EPUB and HTML", "pip install 'vivace[books]'"),
+        ({"modules": without("av")}, "AAC and M4B files", "pip install '.[av]'"),
+        ({"modules": without("fastapi")}, "`vivace serve`", "pip install '.[server]'"),
+        ({"modules": without("lxml")}, "EPUB and HTML", "pip install '.[books]'"),
         (
             SILENT | {"modules": without("sounddevice"), "has_portaudio": False},
             "sounddevice is missing",
-            "pip install 'vivace[play]' && sudo apt-get install libportaudio2",
+            "pip install '.[play]' && sudo apt-get install libportaudio2",
         ),
         (
             SILENT | {"modules": without("sounddevice"), "system": "darwin"},
             "sounddevice is missing",
-            "pip install 'vivace[play]'",
+            "pip install '.[play]'",
         ),
         (
             SILENT | {"has_portaudio": False, "installer": "dnf"},

@@ -60,7 +60,7 @@ def test_error_lists_reason_of_each_player_program(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr == (
         b"vivace: no sound output works (sounddevice: not installed; paplay: Connection "
-        b"refused; ffplay: no device); run: pip install 'vivace[play]'\n"
+        b"refused; ffplay: no device); run: pip install '.[play]'\n"
     )
 
 
@@ -127,5 +127,5 @@ def test_messages_of_sound_libraries_are_hidden(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr == (
         b"vivace: no sound output works (sounddevice: Error querying device -1); "
-        b"run: pip install 'vivace[play]'\n"
+        b"run: pip install '.[play]'\n"
     )

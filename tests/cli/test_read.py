@@ -177,7 +177,7 @@ def test_epub_without_lxml_prints_install_hint(
     monkeypatch.setitem(sys.modules, "lxml", None)
     Path("b.html").write_text("<p>One.</p>")
     assert run_here("read", "b.html") == 1
-    message = "vivace: reading EPUB and HTML needs lxml; run: pip install 'vivace[books]'\n"
+    message = "vivace: reading EPUB and HTML needs lxml; run: pip install '.[books]'\n"
     assert capsys.readouterr().err == message
     assert run_here("read", book, "--device", "cpu") == 0  # plain text needs no lxml
 

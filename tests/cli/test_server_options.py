@@ -36,7 +36,7 @@ def test_serve_without_its_packages_names_the_extra(
     assert main(["serve", "--port=0"]) == 1
     message = capsys.readouterr().err
     assert "the server needs pydantic, fastapi, " in message
-    assert "pip install 'vivace[server]'" in message
+    assert "pip install '.[server]'" in message
 
 
 def test_flags_are_parsed_by_the_type_of_their_setting() -> None:

@@ -39,7 +39,7 @@ def test_missing_framework_raises_with_the_install_command(
     name: str, installed: dict[str, str]
 ) -> None:
     package, _ = MODULES[name]
-    told = rf"needs {package}, which is not installed: pip install 'vivace\[{name}\]'"
+    told = rf"needs {package}, which is not installed: pip install '\.\[{name}\]'"
     with pytest.raises(IntegrationError, match=told):
         importlib.import_module(f"vivace.integrations.{name}")
 

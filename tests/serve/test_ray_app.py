@@ -1,6 +1,6 @@
 """Two replicas behind Ray Serve's proxy: real clients, a kill, a rolling restart, shared voices.
 
-Run by hand: `pip install 'vivace[ray]'`, then `pytest -m slow tests/serve/test_ray_app.py`. The
+Run by hand: `pip install '.[ray]'`, then `pytest -m slow tests/serve/test_ray_app.py`. The
 tests start a cluster at the default address of `ray start --head`; no other cluster may run there.
 """
 

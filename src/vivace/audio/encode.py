@@ -13,11 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from vivace.audio.formats import AudioFormat, find_format
 from vivace.audio.wav import Samples, wav_header
-from vivace.errors import AudioError
+from vivace.errors import AudioError, install_command
 
 MAX_SAMPLE_RATE = 192_000
 BLOCK_FRAMES = 65_536  # libsndfile's Vorbis encoder overflows its stack with minutes at once
-INSTALL = {"av": 'pip install "vivace[av]"'}  # other packages: by their name
+INSTALL = {"av": install_command("av")}  # other packages: by their name
 
 
 def open_encoder(format: str, sample_rate: int, bit_rate: int | None = None) -> Encoder:

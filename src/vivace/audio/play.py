@@ -24,7 +24,7 @@ import numpy as np
 from vivace.audio.encode import open_encoder
 from vivace.audio.wav import Samples
 from vivace.audio.writer import open_audio_file
-from vivace.errors import AudioError
+from vivace.errors import AudioError, install_command
 
 BLOCK_S = 0.05  # the maximum delay of `stop`
 MAX_QUEUED = 64  # chunks
@@ -32,7 +32,6 @@ PROBE_S = 0.1  # silence played to test an output
 PROBE_RATE = 24_000
 PROBE_TIMEOUT_S = 5.0
 STOP_TIMEOUT_S = 0.2
-INSTALL = "pip install 'vivace[play]'"
 
 
 class SoundOutput(Protocol):
@@ -276,7 +275,9 @@ def find_output() -> Loudspeaker:
             failures.append(f"{name}: {error}")
         else:
             return Loudspeaker(name, open_output)
-    raise AudioError(f"no sound output works ({'; '.join(failures)}); run: {INSTALL}")
+    raise AudioError(
+        f"no sound output works ({'; '.join(failures)}); run: {install_command('play')}"
+    )
 
 
 def _candidates() -> Iterator[tuple[str, Callable[[int], SoundOutput]]]:

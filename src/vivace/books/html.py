@@ -12,9 +12,7 @@ from typing import Any
 from vivace.books.count import LeftOutText, check_letters
 from vivace.books.markup import prepare, repair, scan
 from vivace.books.page import Page, PageBuilder
-from vivace.errors import RequestError
-
-INSTALL = "pip install 'vivace[books]'"
+from vivace.errors import RequestError, install_command
 
 
 def read_page(source: str, where: str) -> Page:
@@ -79,5 +77,7 @@ def _import_lxml() -> Any:
     try:
         from lxml import etree
     except ImportError as error:
-        raise RequestError(f"reading EPUB and HTML needs lxml; run: {INSTALL}") from error
+        raise RequestError(
+            f"reading EPUB and HTML needs lxml; run: {install_command('books')}"
+        ) from error
     return etree

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from vivace.audio.play import find_output
-from vivace.errors import AudioError
+from vivace.errors import AudioError, install_command
 from vivace.hub import MODELS, cache_folder, cached_share
 
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
@@ -200,14 +200,14 @@ def check_kernels(machine: Machine) -> Iterator[Finding]:
 def check_extras(machine: Machine) -> Iterator[Finding]:
     for extra, (module, consequence) in EXTRAS.items():
         if module not in machine.modules:
-            yield Finding(f"{module} is missing: {consequence}", f"pip install 'vivace[{extra}]'")
+            yield Finding(f"{module} is missing: {consequence}", install_command(extra))
 
 
 def check_sound(machine: Machine) -> Iterator[Finding]:
     if machine.player is not None:
         return
     if "sounddevice" not in machine.modules:
-        fix = "pip install 'vivace[play]'"
+        fix = install_command("play")
         if not machine.has_portaudio:
             fix += f" && {machine.install_portaudio}"
         yield Finding("sounddevice is missing: speech cannot be played", fix)

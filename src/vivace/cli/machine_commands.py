@@ -14,6 +14,7 @@ from vivace.cli.command import (
     all_above_zero,
 )
 from vivace.cli.server_options import add_settings
+from vivace.errors import install_command
 
 
 def add_serve(commands: Commands) -> None:
@@ -26,7 +27,7 @@ def add_serve(commands: Commands) -> None:
     serve.description = (
         "Serve models over HTTP and WebSockets, with a web page at /. Flags override VIVACE_* "
         "variables (VIVACE_PORT and so on), which override the TOML file of --config. "
-        "Needs pip install 'vivace[server]'."
+        f"Needs {install_command('server')}."
     )
     serve.add_late = partial(add_settings, serve, has_http=True)
 
@@ -42,7 +43,7 @@ def add_wyoming(commands: Commands) -> None:
     wyoming.description = (
         "Serve models over Wyoming, the protocol of Home Assistant, without HTTP. For both "
         "protocols, use `vivace serve --wyoming-port`. Flags override VIVACE_* variables, which "
-        "override the TOML file of --config. Needs pip install 'vivace[wyoming]'."
+        f"override the TOML file of --config. Needs {install_command('wyoming')}."
     )
     wyoming.add_argument(
         "--port",

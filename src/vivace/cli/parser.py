@@ -18,6 +18,7 @@ from vivace.cli.command import (
     add_numbers,
     add_option,
 )
+from vivace.errors import install_command
 
 RECORDING = "1 to 30 s of speech of one person"
 EXAMPLES = """\
@@ -84,7 +85,7 @@ def _add_say(say: Parser) -> None:
     _add_text(say)
     text = "speak every line of FILE to its own file in the folder of -o; - is stdin"
     add_option(say, "--batch", "FILE", text)
-    text = "transcribe the speech (English) and report the word error rate; needs vivace[quality]"
+    text = "transcribe the speech (English) and report the word error rate; needs the extra quality"
     add_option(say, "--verify", None, text)
     options.add_dialogue(say)
     options.add_voice_option(say)
@@ -177,7 +178,7 @@ def _add_read(commands: Commands) -> None:
         "Make an audiobook with chapters from a .txt, .md, .html or .epub file. The whole book is "
         "checked before the first word is spoken. Finished segments are kept beside the output: "
         "after an interruption, the same command continues. EPUB and HTML need "
-        "pip install 'vivace[books]'; .m4b needs pip install 'vivace[av]'."
+        f"{install_command('books')}; .m4b needs {install_command('av')}."
     )
 
 

@@ -17,7 +17,7 @@ from vivace.cli.light import import_torch
 from vivace.cli.server_messages import ServerMessages
 from vivace.cli.server_options import HTTP_ONLY
 from vivace.cli.streams import plain
-from vivace.errors import EngineLostError, RequestError, TTSError
+from vivace.errors import EngineLostError, RequestError, TTSError, install_command
 from vivace.serve.logs import log_to_stderr, show_events
 from vivace.serve.settings import (
     ServeSettings,
@@ -143,7 +143,7 @@ def _flags(arguments: argparse.Namespace) -> dict[str, Any]:
 def _check_wyoming(settings: ServeSettings) -> None:
     from importlib.metadata import PackageNotFoundError, version
 
-    install = "pip install 'vivace[wyoming]'"
+    install = install_command("wyoming")
     try:
         found = version("wyoming")
     except PackageNotFoundError:

@@ -10,7 +10,7 @@ import argparse
 from importlib.util import find_spec
 from typing import Any, get_args
 
-from vivace.errors import RequestError
+from vivace.errors import RequestError, install_command
 
 PACKAGES = (
     *("pydantic", "fastapi", "uvicorn", "websockets", "python_multipart", "prometheus_client"),
@@ -46,7 +46,7 @@ def add_settings(parser: argparse.ArgumentParser, *, has_http: bool) -> None:
 def check_packages() -> None:
     if missing := [name for name in PACKAGES if find_spec(name) is None]:
         raise RequestError(
-            f"the server needs {', '.join(missing)}: install it with pip install 'vivace[server]'"
+            f"the server needs {', '.join(missing)}: install it with {install_command('server')}"
         )
 
 

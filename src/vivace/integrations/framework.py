@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 
-from vivace.errors import IntegrationError
+from vivace.errors import IntegrationError, install_command
 
 
 @contextmanager
 def framework(package: str, *, tested: str, extra: str) -> Iterator[None]:
     """Context for the imports of a framework. Any problem raises IntegrationError."""
-    install = f"pip install 'vivace[{extra}]'"
+    install = install_command(extra)
     try:
         found = version(package)
     except PackageNotFoundError:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from vivace._version import __version__
-from vivace.errors import RequestError
+from vivace.errors import RequestError, install_command
 from vivace.serve.metrics import TurnMetrics
 from vivace.speech import Usage
 
@@ -43,7 +43,7 @@ class Traces:
             processor = processor or _otlp_processor()
         except ImportError as error:
             raise RequestError(
-                f"--otel needs OpenTelemetry: pip install 'vivace[otel]' ({error})"
+                f"--otel needs OpenTelemetry: {install_command('otel')} ({error})"
             ) from error
         named = Resource.create({"service.version": __version__})
         if str(named.attributes.get("service.name", "")).startswith("unknown_service"):

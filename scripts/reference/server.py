@@ -18,14 +18,14 @@ from vivace.serve.settings import (
     public_name,
     resolve_settings,
     setting_names,
-    variable_of,
 )
 
 SETTINGS = """\
 `vivace serve` and `vivace wyoming` read each setting from the first source that has it:
 
 1. a flag: `--max-streams 16`
-2. an environment variable: `VIVACE_MAX_STREAMS=16`; commas separate the values of a list
+2. an environment variable, `VIVACE_` and the name of the flag: `VIVACE_MAX_STREAMS=16`. Commas
+   separate the values of a list.
 3. the TOML file of `--config` or `VIVACE_CONFIG`: `max_streams = 16`
 4. the default
 
@@ -53,7 +53,7 @@ def settings_page() -> str:
     for name in setting_names():
         group = GROUPS.get(name, group)
         groups.setdefault(group, []).append(_setting(name))
-    head = ("flag", "variable", "type", "default", "description")
+    head = ("flag", "type", "default", "description")
     parts = [
         f"## {GROUP_TITLES.get(name, name.capitalize())}\n\n{table(head, rows)}"
         for name, rows in groups.items()
@@ -65,7 +65,7 @@ def _setting(name: str) -> tuple[str, ...]:
     field = ServeSettings.model_fields[name]
     flag = "--" + public_name(name).replace("_", "-")
     text = (field.description or "").partition("; default:")[0]
-    return code(flag), code(variable_of(name)), _kind(field), _default(name, field), sentence(text)
+    return code(flag), _kind(field), _default(field), sentence(text)
 
 
 def _kind(field: Any) -> str:
@@ -98,7 +98,7 @@ def _bounds(field: Any) -> str:
     return f", {', '.join(words)}" if words else ""
 
 
-def _default(name: str, field: Any) -> str:
+def _default(field: Any) -> str:
     own = (field.description or "").partition("; default: ")[2]
     if own:
         return own

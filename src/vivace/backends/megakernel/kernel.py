@@ -1,4 +1,4 @@
-"""A persistent kernel: compiled for the GPU at hand, loaded, launched on every multiprocessor."""
+"""A persistent kernel: compiled for the installed GPU, loaded, launched on every multiprocessor."""
 
 from __future__ import annotations
 

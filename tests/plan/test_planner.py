@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import random
 
 import pytest
 
@@ -11,17 +12,18 @@ from tests.support.project import ROOT
 from vivace.cli.main import main
 from vivace.errors import RequestError
 from vivace.plan import planner
-from vivace.plan.figures import Figures, interpolate, load_figures, models_of
+from vivace.plan.figures import Figures, interpolate, load_figures, read_gpu
 from vivace.plan.planner import Demand, plan_capacity
 from vivace.plan.replica import SimulatedReplica, SimulatedUtterance, percentile
-from vivace.plan.traffic import Call, simulate_arrivals, simulate_calls, simulate_streams
+from vivace.plan.traffic import Call, simulate_calls, simulate_streams
 
 WITHIN = 0.25  # of the measurement
 SEEDS = range(4)
+JITTER_MS = 0.3  # mean delay of a request on its way to the engine
 NUM_CALLS = 1_600
 ROWS = [
     (model, row["requests_per_s"])
-    for model in models_of("h200")
+    for model in read_gpu("h200")
     for row in load_figures("h200", model).arrivals
 ]
 
@@ -31,13 +33,27 @@ def measured(figures: Figures, rate: float) -> dict[str, float]:
     return {**row["first_audio_ms"], "requests": row["requests"]}
 
 
+def simulate_arrivals(
+    figures: Figures, rate: float, num_requests: int, num_frames: int, seed: int
+) -> list[float]:
+    """First audio of the requests of `vivace bench --rates`, which arrive at the same times."""
+    generator, jitter, due_s = random.Random(7), random.Random(seed), 0.0
+    replica, utterances = SimulatedReplica(figures), list[SimulatedUtterance]()
+    for _ in range(num_requests):
+        due_s += generator.expovariate(rate)
+        utterances.append(SimulatedUtterance(1000 * due_s, num_frames))
+        replica.speak(utterances[-1], jitter.expovariate(1 / JITTER_MS))
+    replica.run()
+    return [utterance.first_audio_ms for utterance in utterances]
+
+
 def relative_errors(figures: Figures, rate: float) -> tuple[float, float]:
     """Relative errors of the simulated p50 and p95."""
     row = measured(figures, rate)
     firsts = [
         first
         for seed in SEEDS
-        for first in simulate_arrivals(figures, rate, int(row["requests"]), 64, seed).first_audio_ms
+        for first in simulate_arrivals(figures, rate, int(row["requests"]), 64, seed)
     ]
     p50, p95 = (percentile(firsts, share) for share in (50, 95))
     return p50 / row["p50"] - 1, p95 / row["p95"] - 1
@@ -70,7 +86,7 @@ def test_simulated_throughput_is_near_measurement(model: str) -> None:
 
 def test_figures_equal_committed_benchmark_results() -> None:
     """Compares results of the same date; scripts/make_plan_figures.py copies newer ones."""
-    for model in models_of("h200"):
+    for model in read_gpu("h200"):
         figures = load_figures("h200", model)
         path = ROOT / "benchmarks" / "results" / f"engine-{model}-half-h200.json"
         result = json.loads(path.read_text("utf-8"))

@@ -68,13 +68,9 @@ def interpolate(known: Mapping[int, float], at: float) -> float:
     return known[low] + (known[high] - known[low]) * (at - low) / (high - low)
 
 
-def models_of(gpu: str) -> list[str]:
-    return list(_read(gpu))
-
-
 def load_figures(gpu: str, model: str) -> Figures:
     """Raises RequestError with the measured models if there are no figures."""
-    known = _read(gpu)
+    known = read_gpu(gpu)
     if model not in known:
         raise RequestError(
             f"no measurements of model {model!r} on {gpu}; available: {', '.join(known)}"
@@ -91,7 +87,8 @@ def parse_figures(gpu: str, model: str, entry: Mapping[str, Any]) -> Figures:
     return Figures(gpu=gpu, model=model, **fields)
 
 
-def _read(gpu: str) -> dict[str, Any]:
+def read_gpu(gpu: str) -> dict[str, Any]:
+    """The entry of each measured model."""
     if gpu not in GPUS:
         raise RequestError(
             f"no measurements on GPU {gpu!r}; available: {', '.join(GPUS)}. Measure another GPU "

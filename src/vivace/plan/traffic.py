@@ -1,4 +1,4 @@
-"""Traffic for a simulated replica: Poisson arrivals, continuous streams, and phone calls."""
+"""Traffic for a simulated replica: continuous streams, and phone calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from functools import partial
 from vivace.plan.figures import Figures
 from vivace.plan.replica import FRAME_MS, SimulatedReplica, SimulatedUtterance
 
-JITTER_MS = 0.3  # mean delay of a request on its way to the engine
 SPREAD = 0.5  # standard deviation of the logarithm of utterance lengths
 WARM_UP_S = 5.0
 
@@ -25,20 +24,6 @@ class TrafficResult:
     audio_s: float
     seconds: float
     peak_streams: int
-
-
-def simulate_arrivals(
-    figures: Figures, rate: float, num_requests: int, num_frames: int, seed: int
-) -> TrafficResult:
-    """The requests of `vivace bench --rates`: equal arrival times and numbers of frames."""
-    generator, jitter, due_s = random.Random(7), random.Random(seed), 0.0
-    replica, utterances = SimulatedReplica(figures), list[SimulatedUtterance]()
-    for _ in range(num_requests):
-        due_s += generator.expovariate(rate)
-        utterances.append(SimulatedUtterance(1000 * due_s, num_frames))
-        replica.speak(utterances[-1], jitter.expovariate(1 / JITTER_MS))
-    replica.run()
-    return _result(replica, utterances, replica.now / 1000)
 
 
 def simulate_streams(

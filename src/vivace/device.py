@@ -96,51 +96,32 @@ def pick_threads(num_threads: int | None, device: torch.device, num_bytes: int) 
     return 1 if device.type == "cpu" and num_bytes < SMALL_MODEL_BYTES else None
 
 
-class _ThreadNumbers:
-    """Remembers PyTorch's number of threads for each thread that changes it temporarily.
-
-    PyTorch keeps the number per thread. A thread that has not read it yet gets the number that any
-    thread set last, which may be a temporary one.
-    """
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._changed: dict[int, tuple[int, int]] = {}  # thread id to (old, new) number
-
-    def enter(self, num_threads: int) -> None:
-        with self._lock:
-            found = torch.get_num_threads()
-            changes = self._changed.values()
-            before = next((was for was, number in changes if number == found), found)
-            self._changed[get_ident()] = (before, num_threads)
-            torch.set_num_threads(num_threads)
-
-    def leave(self) -> None:
-        with self._lock:
-            before, _ = self._changed.pop(get_ident())
-            torch.set_num_threads(before)
-
-    def is_inside(self) -> bool:
-        return get_ident() in self._changed
-
-
-_thread_numbers = _ThreadNumbers()  # global, because PyTorch's default is global
+# Global, because PyTorch's default is global: the old and the new number by thread id.
+_changed_threads: dict[int, tuple[int, int]] = {}
+_threads_lock = Lock()
 
 
 @contextmanager
 def use_threads(num_threads: int | None) -> Iterator[None]:
     """Use `num_threads` threads inside the context and restore the number afterwards.
 
-    A nested context has no effect.
+    A nested context has no effect. PyTorch keeps the number per thread, but a thread that has not
+    read it yet gets the number that any thread set last, which may be a temporary one.
     """
-    if num_threads is None or _thread_numbers.is_inside():
+    thread = get_ident()
+    if num_threads is None or thread in _changed_threads:
         yield
         return
-    _thread_numbers.enter(num_threads)
+    with _threads_lock:
+        found = torch.get_num_threads()
+        before = next((old for old, new in _changed_threads.values() if new == found), found)
+        _changed_threads[thread] = (before, num_threads)
+        torch.set_num_threads(num_threads)
     try:
         yield
     finally:
-        _thread_numbers.leave()
+        with _threads_lock:
+            torch.set_num_threads(_changed_threads.pop(thread)[0])
 
 
 def is_context_lost() -> bool:

@@ -17,8 +17,7 @@ from tests.text.normalize_cases import ALL
 from vivace.text.normalize import LANGUAGES, normalize_text, open_normalizer
 from vivace.text.normalize.english.numbers import cardinal, ordinal, roman, to_roman, year
 from vivace.text.normalize.normalizer import LiveNormalizer
-from vivace.text.normalize.rules import LanguageRules, Reading
-from vivace.text.normalize.tokens import Token, TokenReader
+from vivace.text.normalize.rules import LanguageRules, Reading, Token, TokenReader
 from vivace.text.options import ScriptOptions
 from vivace.text.pauses import Pause
 from vivace.text.pipeline import TextPipeline

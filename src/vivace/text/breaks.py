@@ -30,6 +30,7 @@ _LINE_ENDS = "\n\r\v\f\x1c-\x1e\x85\u2028\u2029"  # as in `str.splitlines`
 _LINE_END = re.compile(rf"\r\n|[{_LINE_ENDS}]")
 LINE_END_RUN = re.compile(rf"[{_LINE_ENDS}]\s*")
 _SPACES = re.compile(r"\s+")
+_ANY_SPACES = re.compile(r"\s*")
 _TOKEN = re.compile(r"\S+")
 _RULE = re.compile(r"([-*_=~+#.·•–—])\1+")
 _TABLE_RULE = re.compile(r"[|:+-]{3,}")
@@ -230,6 +231,13 @@ def find_blocks(text: str, *, has_marks: bool) -> Iterator[tuple[int, int, Block
             yield start, found.start(), kind
             start = found.end()
     yield start, len(text), None
+
+
+def skip_spaces(text: str, start: int) -> int:
+    """The end of the white space that begins at `start`."""
+    spaces = _ANY_SPACES.match(text, start)
+    assert spaces is not None
+    return spaces.end()
 
 
 def count_line_ends(spaces: str) -> int:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from vivace.text.breaks import LINE_END_RUN, BlockEnd, block_end, find_blocks
+from vivace.text.breaks import LINE_END_RUN, BlockEnd, block_end, find_blocks, skip_spaces
 from vivace.text.options import ScriptOptions
 from vivace.text.spans import join
 from vivace.text.split import SentenceSplitter, goes_on, split_sentences
@@ -29,7 +29,6 @@ _FORCED_CUTS = (
     (3, re.compile(r"\S(?=\s)")),
     (4, re.compile(r".(?=[^\u200d\ufe0f\u0300-\u036f])", re.DOTALL)),
 )
-_SPACES = re.compile(r"\s*")
 _OPEN_RUN = re.compile(rf"{LINE_END_RUN.pattern}\Z")
 _UNLIMITED = 1 << 30
 _SLICE = 256  # characters that `WordPacker` reads at a time; a cut re-reads at most these
@@ -60,15 +59,9 @@ def open_packer(options: ScriptOptions) -> Packer:
 def sentence_spans(text: str, sentences: Iterable[str], end: int = 0) -> Iterator[tuple[int, int]]:
     """Start and end of consecutive sentences in `text`; only white space lies between them."""
     for sentence in sentences:
-        start = _skip_spaces(text, end)
+        start = skip_spaces(text, end)
         end = start + len(sentence)
         yield start, end
-
-
-def _skip_spaces(text: str, start: int) -> int:
-    spaces = _SPACES.match(text, start)
-    assert spaces is not None
-    return spaces.end()
 
 
 class BlockPacker:
@@ -132,7 +125,7 @@ class SentencePacker:
         end = 0
         for start, end in sentence_spans(self._text, sentences):
             sentence = self._text[start:end]
-            gap = self._text[end : _skip_spaces(self._text, end)]
+            gap = self._text[end : skip_spaces(self._text, end)]
             events += [sentence, Cut(goes_on(sentence, gap))]
         self._text = self._text[end:]
         return events
@@ -262,7 +255,7 @@ class WordPacker:
 
     def _begun(self) -> int:
         """Start of the sentence that is not complete yet."""
-        return _skip_spaces(self._text, self._end)
+        return skip_spaces(self._text, self._end)
 
     def _certain_end(self, is_final: bool) -> int:
         """End of the text that belongs to this utterance if no cut is found in it."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from enum import Enum
 
+from vivace.text.breaks import skip_spaces
+from vivace.text.normalize.rules import NeedsMore
 from vivace.text.spans import join, rewrite
 from vivace.text.spelling import MARK, is_open_mark, read_mark, read_marks
 from vivace.text.trie import (
@@ -27,14 +28,7 @@ from vivace.text.trie import (
 from vivace.text.written_words import WrittenWords
 
 _CONTEXT = 2  # characters before a place that `begins_word` reads
-_SPACES = re.compile(r"\s+")
 _COMPOUND = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)+")
-
-
-class _Held(Enum):
-    """More text must arrive before a match is certain."""
-
-    HELD = 0
 
 
 Match = tuple[int, str]  # end of the match, replacement
@@ -84,8 +78,9 @@ class Respeller:
         end, out = len(text), list[str]()
         while found := self._starts.search(text, place):
             place = found.start()
-            match = self._match(text, (plain, folded), place, is_final=is_final)
-            if match is _Held.HELD:
+            try:
+                match = self._match(text, (plain, folded), place, is_final=is_final)
+            except NeedsMore:
                 end = place
                 break
             if match is None:
@@ -114,20 +109,19 @@ class Respeller:
 
     def _match(
         self, text: str, forms: tuple[str, str], start: int, *, is_final: bool
-    ) -> Match | _Held | None:
+    ) -> Match | None:
+        """The entry or mark at `start`; raises NeedsMore before it is certain."""
         if text[start] == "[":
             if mark := MARK.match(text, start):
                 return mark.end(), read_mark(mark, is_english=self._is_english)
             if not is_final and is_open_mark(text, start):
-                return _Held.HELD
+                raise NeedsMore
         if not begins_word(text, start):
             return None
         best = None
         for roots in zip(self._exact, self._folded, strict=True):
             for node, written in zip(roots, forms, strict=True):
                 match = _walk(node, written, start, is_final=is_final) if node else None
-                if match is _Held.HELD:
-                    return match
                 if match is not None and (best is None or match[0] > best[0]):
                     best = match
         return best and (best[0], self._fit(best[1], text[start]))
@@ -153,18 +147,17 @@ def _fold_all(text: str) -> str:
     return text.lower() if text.isascii() else "".join(map(fold, text))
 
 
-def _walk(node: Node, text: str, start: int, *, is_final: bool) -> Match | _Held | None:
-    """The longest entry that begins at `start`."""
+def _walk(node: Node, text: str, start: int, *, is_final: bool) -> Match | None:
+    """The longest entry that begins at `start`; raises NeedsMore before it is certain."""
     best, place, size = None, start, len(text)
     while place < size:
         character = text[place]
         place += 1
         if character.isspace():  # a run of white space matches one space of an entry
-            run = _SPACES.match(text, place - 1)
-            assert run is not None
-            if run[0].count("\n") > 1:  # another paragraph
+            end = skip_spaces(text, place)
+            if text.count("\n", place - 1, end) > 1:  # another paragraph
                 return best
-            character, place = " ", run.end()
+            character, place = " ", end
         child = node.get(character)
         if child is None:
             return best
@@ -172,10 +165,12 @@ def _walk(node: Node, text: str, start: int, *, is_final: bool) -> Match | _Held
         if END in node:
             is_end = ends_word(text, start, place, is_final=is_final)
             if is_end is None:
-                return _Held.HELD
+                raise NeedsMore
             if is_end:
                 best = (place, node[END])
-    return best if is_final else _Held.HELD
+    if not is_final:
+        raise NeedsMore
+    return best
 
 
 def _drop_stress(compound: re.Match[str]) -> str:

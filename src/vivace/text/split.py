@@ -6,41 +6,23 @@ limited number of characters: time is linear, and the result does not depend on 
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
+from pathlib import Path
 
 from vivace.errors import RequestError
+from vivace.text.breaks import skip_spaces
 from vivace.text.scripts import HAN_AND_KANA, HANGUL
 
+_TABLES = json.loads(Path(__file__).with_name("abbreviations.json").read_text("utf-8"))
 # Abbreviations whose full stop never ends a sentence. After others (etc., usw., a.m.) the case of
 # the next letter decides. Chinese, Japanese and Korean have none.
-ABBREVIATIONS = {
-    "english": "mr mrs ms messrs dr prof rev hon gen col lt sgt capt cpt maj adm sen rep gov pres "
-    "st mt ft vs e.g i.e cf viz approx jr",
-    "german": "hr fr frl dr prof dipl ing z z.b d.h i.d o bzw ca vgl evtl ggf inkl exkl zzgl sog "
-    "bspw hrsg geb gest",
-    "french": "mm dr pr p.ex c.à.d cf env av apr st ste éd",
-    "spanish": "sr sra srta sres dr dra dña prof profa lic ing arq gral p.ej ej ee av avda",
-    "italian": "sig sigg sig.ra sig.na dott dott.ssa prof.ssa ing avv geom arch mons p.es",
-    "portuguese": "sr sra srta dr dra prof profa eng exmo exma ilmo ilma p.ex av",
-    "russian": "г гг ул просп пл т.е т.к напр см ср проф акад доц тов кн св",
-}
+ABBREVIATIONS: dict[str, str] = _TABLES["abbreviations"]
 # Abbreviations before a number: "No. 5", but not "He said no. Then".
-BEFORE_NUMBERS = {
-    "english": "no nos p pp fig figs vol ch sec art",
-    "german": "nr s abs art bd kap str tel ziff abb",
-    "french": "n no p pp fig vol chap art tél",
-    "spanish": "núm n pág págs p pp cap art vol fig tel",
-    "italian": "n nr pag pagg p cap art vol fig tel",
-    "portuguese": "n núm pág págs p cap art vol fig tel",
-    "russian": "д кв стр рис гл п пп корп тел табл",
-}
+BEFORE_NUMBERS: dict[str, str] = _TABLES["before_numbers"]
 # Nouns after a German ordinal: "am 3. Mai" is one sentence.
-ORDINAL_NOUNS = (
-    "Januar Jänner Februar Feber März April Mai Juni Juli August September Oktober November "
-    "Dezember Jahrhundert Jahrhunderts Jahrtausend Weltkrieg Weltkriegs Stock Etage Klasse Liga "
-    "Bundesliga Platz Kapitel Mal Tag Geburtstag Lebensjahr"
-)
+_ORDINAL_NOUNS = frozenset(" ".join(_TABLES["german_ordinal_nouns"]).split())
 
 MAX_SPACES = 32  # this much white space ends a sentence, like an empty line
 _LOOK_BEHIND = 24  # characters searched before a full stop for its word
@@ -81,7 +63,6 @@ def _join(table: dict[str, str]) -> frozenset[str]:
 
 _ABBREVIATIONS = _join(ABBREVIATIONS)
 _BEFORE_NUMBERS = _join(BEFORE_NUMBERS)
-_ORDINAL_NOUNS = frozenset(ORDINAL_NOUNS.split())
 
 
 def split_sentences(text: str, max_chars: int = 300) -> list[str]:
@@ -254,9 +235,7 @@ class SentenceSplitter:
         self._skip_space()
 
     def _skip_space(self) -> None:
-        spaces = re.compile(r"\s*").match(self._text, self._start)
-        assert spaces is not None
-        self._start = spaces.end()
+        self._start = skip_spaces(self._text, self._start)
         self._scan = max(self._scan, self._start)
 
 

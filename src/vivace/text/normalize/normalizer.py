@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 
-from vivace.text.normalize.rules import LanguageRules, Reading
-from vivace.text.normalize.tokens import NeedsMore, Token, TokenReader
+from vivace.text.normalize.rules import LanguageRules, NeedsMore, Reading, Token, TokenReader
 from vivace.text.spans import join, rewrite
 
 _SPACES = re.compile(r"[^\S\n]{2,}")

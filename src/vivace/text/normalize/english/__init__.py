@@ -22,8 +22,7 @@ from vivace.text.normalize.english.signs import (
 from vivace.text.normalize.english.times import read_time
 from vivace.text.normalize.english.units import read_decade, read_number, read_ordinal
 from vivace.text.normalize.english.web import read_web
-from vivace.text.normalize.rules import LanguageRules, Rule
-from vivace.text.normalize.tokens import Token
+from vivace.text.normalize.rules import LanguageRules, Rule, Token
 
 _RULES: tuple[Rule, ...] = (
     read_tag,

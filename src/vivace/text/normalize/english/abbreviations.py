@@ -6,8 +6,7 @@ import re
 
 from vivace.text.normalize.english.capitals import spell_letters
 from vivace.text.normalize.english.tables import word_map, word_set
-from vivace.text.normalize.rules import Reading, begins_sentence, is_capitalised
-from vivace.text.normalize.tokens import Token, TokenReader
+from vivace.text.normalize.rules import Reading, Token, TokenReader, begins_sentence, is_capitalised
 
 # Titles before a name.
 _TITLES = word_map("titles")

@@ -6,8 +6,7 @@ import re
 
 from vivace.text.normalize.english.numbers import cardinal, ordinal, roman
 from vivace.text.normalize.english.tables import word_map, word_set
-from vivace.text.normalize.rules import Reading, begins_sentence
-from vivace.text.normalize.tokens import Token, TokenReader
+from vivace.text.normalize.rules import Reading, Token, TokenReader, begins_sentence
 
 # Acronyms that are read as words.
 _SPOKEN = word_set("spoken_acronyms")

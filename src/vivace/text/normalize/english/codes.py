@@ -6,6 +6,7 @@ import re
 
 from vivace.text.normalize.english.capitals import read_word, spell_letters
 from vivace.text.normalize.english.numbers import (
+    NUMBER,
     cardinal,
     decade,
     decimal,
@@ -16,8 +17,7 @@ from vivace.text.normalize.english.numbers import (
 )
 from vivace.text.normalize.english.signs import INSIDE
 from vivace.text.normalize.english.tables import word_map
-from vivace.text.normalize.rules import Reading
-from vivace.text.normalize.tokens import Token, TokenReader
+from vivace.text.normalize.rules import Reading, Token, TokenReader
 
 _MIXED = re.compile(r"((?=.*\d)(?=.*[A-Za-z])[A-Za-z0-9]+(?:-[A-Za-z0-9]+)*?)((?:['’]s)?)")
 # Llama-3.1-8B, 802.11ac
@@ -33,7 +33,7 @@ _LANGUAGES = word_map("languages")
 _HYPHENED = re.compile(r"(\d+(?:\.\d+)?)((?:-[A-Za-z]{2,})+)")
 _FEET = re.compile(r"(\d{1,2})['’′](\d{1,2})(?:[\"”″]|'')?")
 _JOINTS = re.compile(r"(—|…|\.{2,}|[-–/&+=@±×÷<>≤≥≈≠→°√∞²³%^_|~#*:;,!?()\[\]{}\"“”$€£])")
-_NUMBER = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?")
+_NUMBER = re.compile(NUMBER)
 _DECADE = re.compile(r"(\d{1,3}0)s")
 _CAPITALS = re.compile(r"[A-Z]{2,}")
 

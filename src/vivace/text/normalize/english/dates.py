@@ -6,8 +6,7 @@ import re
 
 from vivace.text.normalize.english.numbers import ordinal, year
 from vivace.text.normalize.english.tables import word_list, word_map
-from vivace.text.normalize.rules import Reading
-from vivace.text.normalize.tokens import Token, TokenReader
+from vivace.text.normalize.rules import Reading, Token, TokenReader
 
 MONTHS = word_list("months")
 _SHORT = {month[:3]: month for month in MONTHS} | {"Sept": "September"}
@@ -81,20 +80,20 @@ def _read_after_month(reader: TokenReader, token: Token, month: str) -> Reading 
         return _with_year(
             reader, f"{month} {ordinal(int(bounds[1]))} to {ordinal(int(bounds[2]))}", 2
         )
-    if not _is_day(day):
+    if (number := _day_of(day)) is None:
         return Reading(month, trail="") if is_short and token.trail == "." else None
-    return _with_year(reader, f"{month} {_ordinal_of(day)}", 2)
+    return _with_year(reader, f"{month} {ordinal(number)}", 2)
 
 
 def _read_day_first(reader: TokenReader, token: Token) -> Reading | None:
     """`25 December 2024`, `the 3rd of May`."""
-    month = reader.token(1)
-    if month is None or month.lead or not _is_day(token):
+    month, day = reader.token(1), _day_of(token)
+    if month is None or month.lead or day is None:
         return None
     name = _month(month)
     if name is None or month.trail not in ("", ".", ",") or (month.core == "May" and month.trail):
         return None
-    words = f"{ordinal(int(_digits(token)))} of {name}"
+    words = f"{ordinal(day)} of {name}"
     before = reader.before
     if before is None or before.core.lower() != "the":
         words = f"the {words}"
@@ -126,15 +125,7 @@ def _read_day_name(reader: TokenReader, token: Token) -> Reading | None:
     return Reading(_DAYS[token.core], trail=trail)
 
 
-def _is_day(token: Token) -> bool:
-    return _DAY.fullmatch(token.core) is not None and 1 <= int(_digits(token)) <= 31
-
-
-def _digits(token: Token) -> str:
+def _day_of(token: Token) -> int | None:
+    """The number of a day: `3`, `3rd`."""
     found = _DAY.fullmatch(token.core)
-    assert found is not None
-    return found[1]
-
-
-def _ordinal_of(token: Token) -> str:
-    return ordinal(int(_digits(token)))
+    return int(found[1]) if found and 1 <= int(found[1]) <= 31 else None

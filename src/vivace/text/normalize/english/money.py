@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 
-from vivace.text.normalize.english.numbers import decimal, is_one, read_digits
+from vivace.text.normalize.english.numbers import NUMBER, decimal, is_one, read_digits
 from vivace.text.normalize.english.tables import word_map
 from vivace.text.normalize.english.units import SCALES, per_words
-from vivace.text.normalize.rules import Reading, core_after
-from vivace.text.normalize.tokens import Token, TokenReader
+from vivace.text.normalize.rules import Reading, Token, TokenReader, core_after
 
 # Singular, plural and hundredth.
 _CURRENCIES = {
@@ -24,7 +23,7 @@ _CURRENCIES = {
 _CODES = word_map("currency_codes")
 _BEFORE = word_map("currency_origins")
 _SIGN = "".join(_CURRENCIES)
-_N = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+"
+_N = rf"{NUMBER}|\.\d+"
 _SCALE_LETTERS = word_map("scale_letters")
 _SUM = re.compile(
     rf"(?P<minus>[-−])?(?P<of>US|CA?|AU?)?(?P<sign>[{_SIGN}])(?P<number>{_N})"

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from vivace.text.normalize.english.tables import word_list
+from vivace.text.normalize.english.tables import word_list, word_map
 
 _ONES = word_list("ones")
 _TENS = word_list("tens")
 _SCALES = ("", "thousand", "million", "billion", "trillion", "quadrillion")
-_ORDINALS = {
-    "one": "first",
-    "two": "second",
-    "three": "third",
-    "five": "fifth",
-    "eight": "eighth",
-    "nine": "ninth",
-    "twelve": "twelfth",
-}
+_ORDINALS = word_map("irregular_ordinals")
 _MAX_DIGITS = 3 * len(_SCALES)
-_ROMAN = {"I": 1, "V": 5, "X": 10}
+_ROMAN_ONES = ("", "I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX")
+_ROMAN = {"X" * (n // 10) + _ROMAN_ONES[n % 10]: n for n in range(1, 40)}
+NUMBER = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?"  # 1,234.50
 
 
 def cardinal(number: int) -> str:
@@ -103,15 +97,4 @@ def decade(digits: str) -> str:
 
 def roman(text: str) -> int | None:
     """The value of a Roman numeral up to 39 in its usual form."""
-    values = [_ROMAN[letter] for letter in text if letter in _ROMAN]
-    if not text or len(values) != len(text):
-        return None
-    total = sum(
-        -value if value < max(values[place:]) else value for place, value in enumerate(values)
-    )
-    return total if 0 < total < 40 and to_roman(total) == text else None
-
-
-def to_roman(number: int) -> str:
-    ones = ("", "I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX")
-    return "X" * (number // 10) + ones[number % 10]
+    return _ROMAN.get(text)

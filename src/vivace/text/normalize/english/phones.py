@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 from vivace.text.normalize.english.numbers import cardinal, spell_digits
-from vivace.text.normalize.rules import Reading
-from vivace.text.normalize.tokens import Token, TokenReader
+from vivace.text.normalize.rules import Reading, Token, TokenReader
 
 _WHOLE = re.compile(
     r"(?:\+?1[-.])?(?:\(?\d{3}\)?[-.])?\d{3}[-.]\d{4}|\+\d{1,3}(?:[-.]\d{2,4}){2,4}|\+\d{10,13}"

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import re
+import unicodedata
+from fractions import Fraction
 
-from vivace.text.normalize.english.numbers import cardinal, decimal, ordinal, year
+from vivace.text.normalize.english.numbers import NUMBER, cardinal, decimal, ordinal, year
 from vivace.text.normalize.english.tables import word_map
 from vivace.text.normalize.english.units import unit_words
-from vivace.text.normalize.rules import Reading, core_after
-from vivace.text.normalize.tokens import Token, TokenReader
+from vivace.text.normalize.rules import Reading, Token, TokenReader, core_after
 
 _FRACTION = re.compile(r"(\d{1,4})/(\d{1,4})")
-_SIGNS = {
-    "½": (1, 2), "⅓": (1, 3), "⅔": (2, 3), "¼": (1, 4), "¾": (3, 4), "⅕": (1, 5), "⅖": (2, 5),
-    "⅗": (3, 5), "⅘": (4, 5), "⅙": (1, 6), "⅚": (5, 6), "⅛": (1, 8), "⅜": (3, 8), "⅝": (5, 8),
-    "⅞": (7, 8),
-}  # fmt: skip
-_WITH_SIGN = re.compile(rf"(\d*)([{''.join(_SIGNS)}])")
+_WITH_SIGN = re.compile(r"(\d*)([½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞])")
 _PARTS = {2: "half", 4: "quarter"}
 _DENOMINATORS = frozenset((2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 20, 32, 64, 100, 1000))
 _SPECIAL = word_map("fractions")
-_N = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?"
-_RANGE = re.compile(rf"({_N})(%?)[-–—~]({_N})(%|[A-Za-zµ°][A-Za-z°²³/]{{0,4}})?")
-_RATIO = re.compile(rf"({_N}):({_N})")
-_SIZE = re.compile(rf"({_N})[x×]({_N})(?:[x×]({_N}))?([A-Za-z]{{0,3}})")
+_RANGE = re.compile(rf"({NUMBER})(%?)[-–—~]({NUMBER})(%|[A-Za-zµ°][A-Za-z°²³/]{{0,4}})?")
+_RATIO = re.compile(rf"({NUMBER}):({NUMBER})")
+_SIZE = re.compile(rf"({NUMBER})[x×]({NUMBER})(?:[x×]({NUMBER}))?([A-Za-z]{{0,3}})")
 
 
 def read_fraction(reader: TokenReader, token: Token) -> Reading | None:
@@ -31,7 +26,8 @@ def read_fraction(reader: TokenReader, token: Token) -> Reading | None:
     if token.core in _SPECIAL:
         return Reading(_SPECIAL[token.core])
     if found := _WITH_SIGN.fullmatch(token.core):
-        return Reading(_mixed(found[1], *_SIGNS[found[2]]))
+        part = Fraction(unicodedata.numeric(found[2])).limit_denominator(8)
+        return Reading(_mixed(found[1], part.numerator, part.denominator))
     if token.core.isdecimal() and len(token.core) <= 3:
         following = core_after(reader, 1)
         if (parts := _split(following)) is not None:

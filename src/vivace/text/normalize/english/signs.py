@@ -8,8 +8,7 @@ import unicodedata
 from vivace.text.normalize.english.capitals import read_word
 from vivace.text.normalize.english.numbers import read_digits
 from vivace.text.normalize.english.tables import word_map, word_set
-from vivace.text.normalize.rules import Reading
-from vivace.text.normalize.tokens import Token, TokenReader
+from vivace.text.normalize.rules import Reading, Token, TokenReader
 
 _WORDS = word_map("signs")
 # Signs inside a word that are spoken; other signs separate its parts.

@@ -7,8 +7,7 @@ import re
 from vivace.text.normalize.english.abbreviations import stop_after
 from vivace.text.normalize.english.dates import DAYS, MONTHS
 from vivace.text.normalize.english.numbers import cardinal, spell_digits
-from vivace.text.normalize.rules import Reading
-from vivace.text.normalize.tokens import Token, TokenReader
+from vivace.text.normalize.rules import Reading, Token, TokenReader
 
 _CLOCK = r"([01]?\d|2[0-4]):([0-5]\d)(?::([0-5]\d))?"
 _HALF = r"[ap]\.?m\.?"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from vivace.text.normalize.english.numbers import (
+    NUMBER,
     decade,
     decimal,
     in_pairs,
@@ -15,15 +16,14 @@ from vivace.text.normalize.english.numbers import (
     year,
 )
 from vivace.text.normalize.english.tables import word_map, word_set
-from vivace.text.normalize.rules import Reading, core_after, word_before
-from vivace.text.normalize.tokens import Token, TokenReader
+from vivace.text.normalize.rules import Reading, Token, TokenReader, core_after, word_before
 
 # Singular, and an irregular plural after "|".
 UNITS = word_map("units")
 _PER = word_map("per")
 SCALES = ("hundred", "thousand", "million", "billion", "trillion")
 _NUMBER = re.compile(
-    r"(?P<sign>[-−–+~±≈<>≤≥])?(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)"
+    rf"(?P<sign>[-−–+~±≈<>≤≥])?(?P<number>{NUMBER}|\.\d+)"
     r"(?P<end>%|‰|[²³]?[A-Za-zµμ°℃℉][A-Za-z°²³2/]{0,5}|°)?"
 )
 _SIGNS = word_map("number_signs")

@@ -8,8 +8,7 @@ from vivace.text.normalize.english.capitals import spell_letters
 from vivace.text.normalize.english.codes import read_mixed, split_case
 from vivace.text.normalize.english.numbers import cardinal, read_digits, spell_digits, year
 from vivace.text.normalize.english.tables import word_map, word_set
-from vivace.text.normalize.rules import Reading, word_before
-from vivace.text.normalize.tokens import Token, TokenReader
+from vivace.text.normalize.rules import Reading, Token, TokenReader, word_before
 
 _EMAIL = re.compile(r"(?:mailto:)?([\w.+-]+)@([\w-]+(?:\.[\w-]+)+)", re.IGNORECASE)
 _URL = re.compile(r"(?:(?:https?|ftp|file)://)(?:[^/@\s]*@)?(\S+)|(www\.\S+)", re.IGNORECASE)

@@ -28,7 +28,7 @@ import numpy as np
 
 from vivace.backends.base import Admission, Frames, Places, Rendered, Slot, SlotStatus
 from vivace.cli.bench.machine import machine
-from vivace.engine import follower, head_finder, utterance
+from vivace.engine import completeness, follower, utterance
 from vivace.engine.steps import Wait
 from vivace.engine.stream import Stream
 from vivace.model.config import Head
@@ -124,7 +124,7 @@ def main() -> None:
     arguments = parse()
     utterance.MAX_RETRIES = 0  # as in benchmarks/watch.py
     follower.TAIL_FRAMES = 10**9
-    head_finder.MAX_TRIES = 0  # the runs without the check search no head
+    completeness.MAX_TRIES = 0  # the runs without the check search no head
     rows = []
     for is_random in (False, True):
         for num_streams in arguments.streams:

@@ -19,7 +19,7 @@ from tests.benchmarks.conftest import FOLDER, Run
 from tests.reliability import __main__ as reliability
 from tests.support.project import ROOT, load_script
 from tests.support.serving import Running
-from vivace.engine import follower, head_finder, utterance
+from vivace.engine import completeness, follower, utterance
 
 SENTENCES = ("Yes.", "It rained.", "We stayed.", "Nobody came.")
 WITHOUT_HELP = ("floor.py", "sanitized.py")  # their only arguments are positional
@@ -58,7 +58,7 @@ def restored_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
         (utterance, "MAX_RETRIES"),
         (follower, "TAIL_FRAMES"),
-        (head_finder, "MAX_TRIES"),
+        (completeness, "MAX_TRIES"),
     ):
         monkeypatch.setattr(module, name, getattr(module, name))
 

@@ -514,10 +514,14 @@ class Listener:
             raise StopIteration
         return Wait.TEXT
 
+    @property
+    def script(self) -> Listener:
+        return self
+
     def feed(self, piece: object) -> None:
         self.pieces.append(piece)
 
-    def finish_text(self, error: Exception | None = None) -> None:
+    def finish(self, error: Exception | None = None) -> None:
         self.is_written = True
 
     def check_open(self) -> None: ...

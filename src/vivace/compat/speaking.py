@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from vivace.audio.clip import Audio
-from vivace.engine.batch import speak_batch, speak_once
+from vivace.engine.batch import speak_batch
 from vivace.engine.chunks import TOGETHER, WHOLE
 from vivace.engine.stream import Stream, Wake
 from vivace.errors import BatchError
@@ -66,8 +66,7 @@ def speak_together(
 ) -> list[Audio]:
     """The results of a batch, in order, each as if generated alone."""
     if len(requests) == 1:
-        open_one = partial(open_stream, tts, requests[0], sampling, chunk_frames=WHOLE)
-        audios = [speak_once(open_one, PINNED)]
+        audios = [open_stream(tts, requests[0], sampling, chunk_frames=WHOLE).collect()]
     else:
         openers = [
             partial(open_stream, tts, wanted, sampling, chunk_frames=TOGETHER)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from vivace.audio.clip import Audio, AudioChunk
-from vivace.engine.batch import Steps
+from vivace.engine.batch import Result, Steps, take_step
 from vivace.engine.steps import Wait
 from vivace.engine.stream import Stream, Wake
 from vivace.engine.turn_report import TurnHook
@@ -86,25 +85,12 @@ async def run_steps_async(
         while True:
             event.clear()
             if is_slow:
-                step = await _finish(asyncio.ensure_future(asyncio.to_thread(_take, steps)))
+                step = await _finish(asyncio.ensure_future(asyncio.to_thread(take_step, steps)))
             else:
-                step = _take(steps)
-            if isinstance(step, _Result):
+                step = take_step(steps)
+            if isinstance(step, Result):
                 return step.value
             await (asyncio.sleep(0) if step else event.wait())
-
-
-@dataclass(frozen=True, slots=True)
-class _Result(Generic[T]):
-    value: T
-
-
-def _take(steps: Steps[T]) -> bool | _Result[T]:
-    """The next step or the result, because a StopIteration cannot leave a future."""
-    try:
-        return next(steps)
-    except StopIteration as end:
-        return _Result(end.value)
 
 
 async def _finish(task: asyncio.Future[T]) -> T:
@@ -253,15 +239,15 @@ class AsyncStream(AsyncIterator[AudioChunk]):
             if self._rest:
                 await asyncio.sleep(0)
             piece = self._rest or await self._wait_for_piece(stream)
-        except (StopAsyncIteration, _EndOfText):
-            stream.finish_text()
+        except StopAsyncIteration:
+            stream.script.finish()
         except Exception as error:
-            stream.finish_text(error)
+            stream.script.finish(error)
         else:
             if isinstance(piece, str):
                 piece, self._rest = piece[:MAX_PIECE], piece[MAX_PIECE:]
             if piece is not None and not self._is_closed:
-                stream.feed(piece)
+                stream.script.feed(piece)
 
     def _next_piece(self) -> Coroutine[Any, Any, str | None]:
         assert self._pieces is not None
@@ -281,7 +267,7 @@ class AsyncStream(AsyncIterator[AudioChunk]):
                 )
                 if coming.done():
                     return coming.result()
-                if not closing.done() and stream.settle_text():
+                if not closing.done() and stream.script.settle():
                     self._coming = coming
                 if closing.done() or self._coming:
                     break
@@ -301,21 +287,14 @@ async def _read_piece(pieces: Pieces, threads: ThreadPoolExecutor | None) -> str
     """Holds no reference to the stream, which may be dropped meanwhile."""
     if isinstance(pieces, AsyncIterator):
         return await pieces.__anext__()
-    return await asyncio.get_running_loop().run_in_executor(threads, _next_of, pieces)
+    loop, end = asyncio.get_running_loop(), object()  # a StopIteration cannot leave a future
+    piece: Any = await loop.run_in_executor(threads, next, pieces, end)
+    if piece is end:
+        raise StopAsyncIteration
+    return cast("str | None", piece)
 
 
 async def _drop(task: asyncio.Task[str | None]) -> None:
     task.cancel()
     if task is not asyncio.current_task():  # a text may close its own stream
         await asyncio.gather(task, return_exceptions=True)
-
-
-class _EndOfText(Exception):
-    """A StopIteration cannot leave a future."""
-
-
-def _next_of(pieces: Iterator[str | None]) -> str | None:
-    try:
-        return next(pieces)
-    except StopIteration:
-        raise _EndOfText from None

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,21 +49,10 @@ def attempts(open_stream: OpenStream, given: Collection[str]) -> Iterator[Stream
     )
 
 
-def speak_once(
-    open_stream: OpenStream,
-    given: Collection[str],
-    report: Callable[[Stream], None] | None = None,
-) -> Audio:
-    """The whole audio of a text, with a second attempt after a runaway."""
-    for stream in attempts(open_stream, given):
-        audio = stream.collect(report)
-    return audio
-
-
 def speak_parts(
     open_stream: OpenStream, given: Collection[str], report: Callable[[Stream, AudioChunk], None]
 ) -> Iterator[NDArray[np.float32]]:
-    """The samples of `speak_once`, utterance by utterance. `report` gets every chunk.
+    """The samples of a text, utterance by utterance. `report` gets every chunk.
 
     A KeyboardInterrupt is raised after the samples made so far.
     """
@@ -105,14 +95,25 @@ def run_steps(open_steps: Callable[[Wake], Steps[T]]) -> T:
     wakeups: SimpleQueue[None] = SimpleQueue()
     steps = open_steps(lambda: wakeups.put(None))
     with closing(steps):
-        while True:
-            try:
-                has_progress = next(steps)
-            except StopIteration as end:
-                result: T = end.value
-                return result
-            if not has_progress:
+        while not isinstance(step := take_step(steps), Result):
+            if not step:
                 wakeups.get()
+        return step.value
+
+
+@dataclass(frozen=True, slots=True)
+class Result(Generic[T]):
+    """What steps return at their end."""
+
+    value: T
+
+
+def take_step(steps: Steps[T]) -> bool | Result[T]:
+    """The next step or the result. A StopIteration cannot leave a future."""
+    try:
+        return next(steps)
+    except StopIteration as end:
+        return Result(end.value)
 
 
 def read_batch(
@@ -168,7 +169,7 @@ def read_text(
     given: Collection[str],
     report: Callable[[Stream], None] | None = None,
 ) -> Steps[Audio]:
-    """`speak_once` in steps."""
+    """The whole audio of a text, with a second attempt after a runaway."""
     audio = None
     for stream in attempts(open_stream, given):
         with stream:
@@ -186,10 +187,7 @@ def read_text(
 def _advance(steps: Steps[Audio]) -> Audio | Exception | None:
     """The audio or the error; None while the text waits for frames."""
     try:
-        next(steps)
-    except StopIteration as end:
-        audio: Audio = end.value
-        return audio
+        step = take_step(steps)
     except Exception as error:
         return error
-    return None
+    return step.value if isinstance(step, Result) else None

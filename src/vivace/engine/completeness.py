@@ -1,16 +1,26 @@
-"""Counts the words of a text that were not spoken, from the followers of its utterances."""
+"""The check that every word is spoken: marks of text ids, missing words, the head to watch."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
+from vivace.engine.engine import Engine
 from vivace.engine.follower import TextFollower, TextId
+from vivace.prompt import Prompt
 from vivace.text.tokenizer import TextTokenizer
 from vivace.text.written_words import find_words
+from vivace.timing.timer import MIN_IDS, Timer
+
+log = logging.getLogger(__name__)
 
 WORD_START = TextId(is_word=True, begins_word=True)
 WORD_PART = TextId(is_word=True, begins_word=False)
 PUNCTUATION = TextId(is_word=False, begins_word=False)
+MAX_TRIES = 3  # utterances whose attention is computed for all heads
 
 
 class IdMarker:
@@ -87,3 +97,32 @@ class SpokenWords:
             for first, end in words
             if any(place in places and text[place].isalnum() for place in range(first, end))
         ]
+
+
+class HeadFinder:
+    """Searches the attention head to watch in a checkpoint whose config names none.
+
+    Computes the attention of all heads for the first utterances, on the engine's thread. Later
+    utterances are checked for missing words.
+    """
+
+    def __init__(self, engine: Engine, timer: Timer) -> None:
+        self._engine, self._timer = engine, timer
+        self._num_tries = 0
+
+    def offer(self, prompt: Prompt, num_ids: int, codes: NDArray[np.int64]) -> None:
+        """Use an utterance that was spoken to its end, unless its text was live."""
+        is_over = self._engine.backend.watched is not None or self._num_tries >= MAX_TRIES
+        if is_over or num_ids < MIN_IDS or not prompt.is_complete or not len(codes):
+            return
+        self._num_tries += 1
+        self._engine.post(lambda: self._read(prompt, num_ids, codes), lambda: None)
+
+    def _read(self, prompt: Prompt, num_ids: int, codes: NDArray[np.int64]) -> None:
+        if self._engine.backend.watched is not None:
+            return
+        try:
+            self._timer.find_head(prompt, num_ids, codes)
+        except Exception:
+            log.warning("reading the attention heads failed", exc_info=True)
+            self._num_tries = MAX_TRIES

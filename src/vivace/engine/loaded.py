@@ -1,21 +1,28 @@
-"""A checkpoint in memory: its model, codec and engine until they are closed."""
+"""Loads a checkpoint, and keeps its model, codec and engine until they are closed."""
 
 from __future__ import annotations
 
+import logging
 import secrets
-from functools import cached_property
+from collections.abc import Callable
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
+import torch
+
 from vivace.audio.sandbox import Sandbox
+from vivace.backends.base import Backend
 from vivace.checkpoint import Checkpoint
+from vivace.device import can_fork, pick_dtype, pick_threads, use_threads
 from vivace.engine.chunks import chunk_sizes
-from vivace.engine.completeness import IdMarker
+from vivace.engine.completeness import HeadFinder, IdMarker
 from vivace.engine.engine import Engine
-from vivace.engine.head_finder import HeadFinder
 from vivace.engine.opening import StreamSettings
+from vivace.engine.scheduler import EngineLimits
 from vivace.engine.stream import Stream, Wake
 from vivace.errors import ClosedError
 from vivace.model.codec import Codec
+from vivace.model.fp8 import Weights
 from vivace.model.talker import Qwen3TTS
 from vivace.options import RAMP, ChunkFrames
 from vivace.script.prompts import PromptWriter
@@ -23,6 +30,10 @@ from vivace.script.request import Request
 from vivace.speech import NUM_DRAWN_SEEDS, SamplingParams
 from vivace.text.tokenizer import TextTokenizer
 from vivace.timing.timer import Timer
+
+log = logging.getLogger(__name__)
+
+FP8_BACKEND = "megakernel"  # the only backend that reads fp8 weights in their own format
 
 
 class Parts(NamedTuple):
@@ -96,3 +107,28 @@ class LoadedCheckpoint:
         if changes.get("seed", defaults.seed) is None:
             changes["seed"] = secrets.randbelow(NUM_DRAWN_SEEDS)
         return defaults.replace(**changes)
+
+
+def load_checkpoint(
+    checkpoint: Checkpoint,
+    build: Callable[[Qwen3TTS, Codec], Backend],
+    device: torch.device,
+    dtype: str | torch.dtype,
+    weights: Weights,
+    threads: int | None,  # None: the number that suits the model
+    limits: EngineLimits,
+    split_camel_case: bool,
+) -> LoadedCheckpoint:
+    """Load the weights and start the engine. `TTS.load` documents the arguments."""
+    tokenizer = checkpoint.load_tokenizer(split_camel_case=split_camel_case)
+    threads = pick_threads(threads, device, checkpoint.num_bytes)
+    with use_threads(threads):
+        model = checkpoint.load_model(device, pick_dtype(dtype, device), weights)
+        codec = checkpoint.load_codec(device)
+        rebuild = partial(build, model, codec)
+        first = rebuild()
+    if weights == "fp8" and first.name != FP8_BACKEND:
+        log.warning("backend %s reads fp8 weights no faster; %s does", first.name, FP8_BACKEND)
+    can_be_forked = can_fork(device, threads)
+    engine = Engine(first, limits, threads=threads, can_fork=can_be_forked, rebuild=rebuild)
+    return LoadedCheckpoint(checkpoint, tokenizer, Parts(model, codec, engine))

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from vivace.audio.clip import Audio, AudioChunk
 from vivace.engine.assemble import Assembler, Steps, join_empty
-from vivace.engine.completeness import IdMarker, SpokenWords
+from vivace.engine.completeness import HeadFinder, IdMarker, SpokenWords
 from vivace.engine.engine import Engine
 from vivace.engine.frame_block import FrameBlock
-from vivace.engine.head_finder import HeadFinder
 from vivace.engine.opening import StreamSettings, UtteranceFactory
 from vivace.engine.reader import UtteranceReader
 from vivace.engine.steps import Wait, drop_leak, read_blocks
@@ -60,7 +59,8 @@ class Stream(Iterator[AudioChunk]):
         writer.check(request)
         self._engine, self._writer, self._request = engine, writer, request
         self._timings = StreamTimings(engine, timer, writer.tokenizer) if timer else None
-        self._script = Script(writer, request, self._timings.words if self._timings else None)
+        # A reader feeds a live text to it after a step returned `Wait.TEXT`.
+        self.script = Script(writer, request, self._timings.words if self._timings else None)
         self._wakeups: SimpleQueue[None] = SimpleQueue()
         wakeups = self._wakeups
         self._wake = wake or (lambda: wakeups.put(None))  # no reference to the stream itself
@@ -125,7 +125,7 @@ class Stream(Iterator[AudioChunk]):
                 self._clear()
 
     def _with_skipped(self, step: AudioChunk | Wait) -> AudioChunk | Wait:
-        skipped = self._script.skipped
+        skipped = self.script.skipped
         if isinstance(step, Wait) or len(skipped) == self._num_skipped:
             return step
         new, self._num_skipped = tuple(skipped[self._num_skipped :]), len(skipped)
@@ -134,7 +134,7 @@ class Stream(Iterator[AudioChunk]):
     @property
     def skipped(self) -> tuple[str, ...]:
         """Unsupported parts of the text that were left out so far."""
-        return tuple(self._script.skipped)
+        return tuple(self.script.skipped)
 
     def _step_or_end(self) -> AudioChunk | Wait | None:
         try:
@@ -153,29 +153,17 @@ class Stream(Iterator[AudioChunk]):
         """Whether the first utterance was submitted to the engine."""
         return self._reader is not None or self.num_utterances > 0
 
-    def feed(self, piece: object) -> None:
-        """Append a piece of a live text after a step returned `Wait.TEXT`."""
-        self._script.feed(piece)
-
-    def finish_text(self, error: Exception | None = None) -> None:
-        """End a live text. `error` is what its iterator raised."""
-        self._script.finish(error)
-
-    def settle_text(self) -> bool:
-        """Speak the text so far because its writer pauses. Returns whether there is any."""
-        return self._script.settle()
-
     def _pull(self) -> None:
         pieces = self._request.text
         assert isinstance(pieces, Iterator)
         try:
             piece = next(pieces)
         except StopIteration:
-            self.finish_text()
+            self.script.finish()
         except Exception as error:
-            self.finish_text(error)
+            self.script.finish(error)
         else:
-            self.feed(piece)
+            self.script.feed(piece)
 
     def collect(self, report: Callable[[Stream], None] | None = None) -> Audio:
         """Read the stream to its end and return the whole audio.
@@ -229,7 +217,7 @@ class Stream(Iterator[AudioChunk]):
             missing_words=self._spoken_words.missing,
             retries=self._num_retries + (utterance.num_retries if utterance else 0),
             num_words=self._spoken_words.num_words,
-            skipped=tuple(self._script.skipped),
+            skipped=tuple(self.script.skipped),
         )
 
     # -- closing -----------------------------------------------------------------------------
@@ -268,7 +256,7 @@ class Stream(Iterator[AudioChunk]):
     # -- steps -------------------------------------------------------------------------------
 
     def _make_steps(self) -> Steps:
-        script, previous = self._script, None
+        script, previous = self.script, None
         while not script.is_over and self._num_frames_left != 0:
             if (part := script.next_part()) is None:
                 if not script.is_over:
@@ -281,18 +269,11 @@ class Stream(Iterator[AudioChunk]):
                 previous = yield from self._speak(part, previous)
             if self._num_frames_left != 0:
                 self.progress = script.progress
-        error = self._text_error()
+        error = script.error
         if self.finish_reason is None and (self.num_utterances or error is None):
             yield self._made.speech(None, self._end())
         if error is not None:
             raise error
-
-    def _text_error(self) -> Exception | None:
-        try:
-            self._script.raise_error()
-        except Exception as error:
-            return error
-        return None
 
     def _speak(
         self, line: Line, previous: Spoken | None
@@ -366,7 +347,7 @@ class Stream(Iterator[AudioChunk]):
         utterance, is_last = reader.utterance, False
         if block.finish_reason is not None:
             self._spoken_words.add(line.text, utterance.follower)
-            is_last = line.is_complete and self._script.is_over
+            is_last = line.is_complete and self.script.is_over
             self._is_cut = not is_last and reader.num_read == self._num_frames_left
             if self._reason == "stop":  # the first other reason is the text's
                 is_stop = block.finish_reason == "stop"

@@ -78,19 +78,12 @@ class PromptWriter:
                 "live text cannot be laid out whole word by word; leave text_layout out, or give "
                 "live='sentence'"
             )
-        if options.live is not None and options.live not in LIVE_MODES:
-            raise RequestError(f"live must be one of {LIVE_MODES}, not {options.live!r}")
-        if options.on_unsupported not in ON_UNSUPPORTED:
-            raise RequestError(
-                f"on_unsupported must be one of {ON_UNSUPPORTED}, not {options.on_unsupported!r}"
-            )
+        _check_choice("live", options.live, LIVE_MODES, may_be_none=True)
+        _check_choice("on_unsupported", options.on_unsupported, ON_UNSUPPORTED)
+        _check_choice("text_layout", options.text_layout, TEXT_LAYOUTS, may_be_none=True)
         if not isinstance(options.language, str):
             kind = type(options.language).__name__
             raise RequestError(f"language must be a string, not {kind}")
-        if options.text_layout is not None and options.text_layout not in TEXT_LAYOUTS:
-            raise RequestError(
-                f"text_layout must be one of {TEXT_LAYOUTS}, not {options.text_layout!r}"
-            )
         self._check_instruct(options.instruct)
         preset, _ = self._settle_voice(request.voice)
         self._check_language(options.language, preset)
@@ -350,3 +343,10 @@ class PromptWriter:
             raise UnsupportedRequestError(
                 f"a {self._config.tts_model_type} checkpoint cannot {what}; load {served_by}"
             )
+
+
+def _check_choice(
+    name: str, value: object, known: Sequence[str], *, may_be_none: bool = False
+) -> None:
+    if value not in known and not (may_be_none and value is None):
+        raise RequestError(f"{name} must be one of {known}, not {value!r}")

@@ -6,8 +6,8 @@ spoken.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
 
 from vivace.errors import RequestError
 from vivace.script.parts import PartReader, UtteranceText, seam
@@ -20,61 +20,41 @@ from vivace.text.pauses import Pause
 from vivace.text.written_words import WrittenWords
 
 
-class Line(Protocol):
-    """The text of one utterance."""
+class Line:
+    """The text of one utterance. A part of it may still arrive."""
 
-    text: str  # as far as it is known; with word timings a `SpannedText`
+    def __init__(
+        self,
+        text: str = "",
+        ids: Sequence[int] = (),
+        live: tuple[UtteranceText, LiveTokenizer] | None = None,  # the text that may arrive
+    ) -> None:
+        self.text = text  # as far as it is known; with word timings a `SpannedText`
+        self._ids = list(ids)  # known and not yet taken
+        self._live = live
 
     @property
     def is_complete(self) -> bool:
         """Whether no ids follow those that were taken."""
+        return not self._ids and (self._live is None or self._live[0].is_over)
 
     def has(self, num_ids: int) -> bool:
         """Whether `num_ids` ids, or all remaining ids, can be taken without more text."""
-
-    def take(self) -> Sequence[int]:
-        """The ids that became known since the last call."""
-
-
-class WholeLine:
-    """An utterance whose text is complete."""
-
-    is_complete = True
-
-    def __init__(self, text: str, ids: Sequence[int]) -> None:
-        self.text, self._ids = text, ids
-
-    def has(self, num_ids: int) -> bool:
-        return True
-
-    def take(self) -> Sequence[int]:
-        return self._ids
-
-
-class LiveLine:
-    """An utterance whose text may still arrive."""
-
-    def __init__(self, utterance: UtteranceText, tokenizer: LiveTokenizer) -> None:
-        self._utterance, self._tokenizer = utterance, tokenizer
-        self._ids: list[int] = []  # known and not yet taken
-        self.text = ""
-
-    @property
-    def is_complete(self) -> bool:
-        return self._utterance.is_over and not self._ids
-
-    def has(self, num_ids: int) -> bool:
-        while len(self._ids) < num_ids and not self._utterance.is_over:
-            if (text := self._utterance.take()) is not None:
+        if self._live is None:
+            return True
+        utterance, tokenizer = self._live
+        while len(self._ids) < num_ids and not utterance.is_over:
+            if (text := utterance.take()) is not None:
                 self.text += text
-                self._ids += self._tokenizer.feed(text)
-            elif self._utterance.is_over:
-                self._ids += self._tokenizer.finish()
+                self._ids += tokenizer.feed(text)
+            elif utterance.is_over:
+                self._ids += tokenizer.finish()
             else:
                 return False
         return True
 
     def take(self) -> Sequence[int]:
+        """The ids that became known since the last call."""
         ids, self._ids = self._ids, []
         return ids
 
@@ -83,7 +63,7 @@ class Script:
     """Utterances and pauses in order.
 
     For a known text, the constructor raises all errors. In a live text, parts that cannot be spoken
-    are left out; `raise_error` raises the first error after the rest was spoken. Every utterance of
+    are left out; `error` is the first reason. Every utterance of
     a live text continues from the voice's own reference, if the voice has one.
     """
 
@@ -100,12 +80,13 @@ class Script:
             skips_letters=request.options.on_unsupported == "skip",
             words=words,
         )
-        self._plan: list[str | Pause] | None = None  # of a known text
-        self._num_taken = self._num_chars = self._num_chars_taken = 0  # of the plan
+        self._plan: deque[str | Pause] | None = None  # the rest of a known text
+        self._num_chars = self._num_chars_taken = 0  # of the plan
         if isinstance(request.text, str):
-            self._plan = self._plan_text(request.text)
+            self._plan = deque(self._plan_text(request.text))
             self._num_chars = sum(len(part) for part in self._plan if isinstance(part, str))
-            self.raise_error()
+            if self.error is not None:
+                raise self.error
 
     def _plan_text(self, text: str) -> list[str | Pause]:
         if self._request.verbatim:
@@ -115,7 +96,7 @@ class Script:
     @property
     def is_over(self) -> bool:
         """Whether every part was taken."""
-        return self._reader.is_over if self._plan is None else self._num_taken == len(self._plan)
+        return self._reader.is_over if self._plan is None else not self._plan
 
     @property
     def progress(self) -> float:
@@ -134,16 +115,15 @@ class Script:
             return part
         if isinstance(part, UtteranceText) and self._options.packing == "words":
             tokenizer = LiveTokenizer(self._writer.tokenizer, strip_end=self._options.strip_end)
-            return LiveLine(part, tokenizer)
+            return Line(live=(part, tokenizer))
         text = part if isinstance(part, str) else part.take_all()
         text = text.rstrip() if self._options.strip_end else text
-        return WholeLine(text, self._writer.encode(self._request, text))
+        return Line(text, self._writer.encode(self._request, text))
 
     def _take_planned(self) -> str | Pause | None:
-        if self._plan is None or self.is_over:
+        if not self._plan:
             return None
-        part = self._plan[self._num_taken]
-        self._num_taken += 1
+        part = self._plan.popleft()
         self._num_chars_taken += len(part) if isinstance(part, str) else 0
         return part
 
@@ -163,10 +143,10 @@ class Script:
         """Take a sentence that has ended while the writer pauses; return whether there is one."""
         return self._reader.settle()
 
-    def raise_error(self) -> None:
-        """Raise what a live text's iterator raised, or why a part of the text was left out."""
-        if self._reader.error is not None:
-            raise self._reader.error
+    @property
+    def error(self) -> Exception | None:
+        """What a live text's iterator raised, or why a part of the text was left out."""
+        return self._reader.error
 
 
 def plan_parts(text: str, reader: PartReader) -> list[str | Pause]:

@@ -10,7 +10,6 @@ import logging
 import typing
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +17,7 @@ import torch
 from vivace.audio.clip import Audio
 from vivace.audio.files import AudioSource, read_audio
 from vivace.backends import Capacity, build_backend
-from vivace.backends.base import CodecPrecision
+from vivace.backends.base import Backend, CodecPrecision
 from vivace.checkpoint import Checkpoint, find_folder
 from vivace.device import pick_device, pick_dtype, use_threads
 from vivace.dialogue.stream import DialogueStream
@@ -26,13 +25,13 @@ from vivace.dialogue.talk import Dialogue
 from vivace.engine.async_stream import AsyncStream
 from vivace.engine.dialogues import DialogueLines, speak_dialogue, stream_dialogue
 from vivace.engine.engine import Engine
-from vivace.engine.load import load_checkpoint
-from vivace.engine.loaded import LoadedCheckpoint
+from vivace.engine.loaded import LoadedCheckpoint, load_checkpoint
 from vivace.engine.scheduler import EngineLimits, Profile
 from vivace.engine.stream import Stream
 from vivace.engine.synthesizer import Synthesizer
 from vivace.model.codec import Codec
 from vivace.model.fp8 import Weights, check_weights
+from vivace.model.talker import Qwen3TTS
 from vivace.options import (
     DialogueOptions,
     DialogueStreamOptions,
@@ -125,23 +124,16 @@ class TTS:
         folder = find_folder(
             name_or_folder, revision=revision, cache_dir=cache_dir, offline=offline
         )
-        checkpoint = Checkpoint.open(folder)
-        if words is not None:
-            words.check_languages(checkpoint.config.talker_config.codec_language_id)
+        checkpoint = _open_checkpoint(folder, words)
+        where = pick_device(device, checkpoint.num_bytes if backend == "auto" else None)
+
+        def build(model: Qwen3TTS, codec: Codec) -> Backend:
+            return build_backend(backend, model, codec, capacity)
+
         loaded = load_checkpoint(
-            checkpoint,
-            build=build_backend,
-            device=device,
-            dtype=dtype,
-            weights=weights,
-            backend=backend,
-            threads=threads,
-            limits=limits,
-            capacity=capacity,
-            split_camel_case=split_camel_case,
+            checkpoint, build, where, dtype, weights, threads, limits, split_camel_case
         )
-        tts = cls(loaded, words)
-        log.info("loaded %r", tts)
+        log.info("loaded %r", tts := cls(loaded, words))
         return tts
 
     # -- what was loaded -----------------------------------------------------------------------
@@ -381,10 +373,13 @@ class TTS:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def _open_checkpoint(folder: Path, lexicon: Lexicon | None) -> Checkpoint:
+    """Raises LexiconError for entries of a language that the checkpoint does not know."""
+    checkpoint = Checkpoint.open(folder)
+    if lexicon is not None:
+        lexicon.check_languages(checkpoint.config.talker_config.codec_language_id)
+    return checkpoint

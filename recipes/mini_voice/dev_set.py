@@ -6,6 +6,7 @@ python -m recipes.mini_voice.dev_set --resume FOLDER --out FOLDER --first 24 --c
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from vivace.text.tokenizer import TextTokenizer
 
 def to_int16(decoder: CodecDecoder, codes: Tensor) -> np.ndarray:
     samples = decoder(codes[None].long().to(DEVICE), CausalState())[0]
-    return (samples * 32767).round().to(torch.int16).cpu().numpy()  # type: ignore[no-any-return]
+    return (samples * 32767).round().to(torch.int16).cpu().numpy()
 
 
 @torch.no_grad()
@@ -39,7 +40,9 @@ def main() -> None:
     codes = encode.read(Path(settings.train_gan.codes))
     known = codes.by_line()
     chosen = codes.lines[: codes.num_dev][args.first : args.first + args.count].tolist()
-    arrays = {f"made_{line}": to_int16(decoder, torch.from_numpy(known[line])) for line in chosen}
+    arrays: dict[str, Any] = {
+        f"made_{line}": to_int16(decoder, torch.from_numpy(known[line])) for line in chosen
+    }
     if args.talker is not None:
         lines = Path(settings.data.lines).read_text().splitlines()
         tokenizer = TextTokenizer.from_folder(Path(settings.tokenizer.folder))

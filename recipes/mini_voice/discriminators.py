@@ -58,6 +58,7 @@ class SpectrumDiscriminator(nn.Module):
     def __init__(self, size: int, width: int) -> None:
         super().__init__()
         self.size = size
+        self.window: Tensor
         self.register_buffer("window", torch.hann_window(size), persistent=False)
         self.first = _conv(2 * BINS_PER_PATCH, width, (3, 5))
         # Convolutions treat all frequencies alike, so the frequency is an input.

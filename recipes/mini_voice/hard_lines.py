@@ -44,7 +44,7 @@ class HardLines:
         self._makers, self._weights = zip(*makers, strict=True)
 
     def line(self) -> str:
-        return self._rng.choices(self._makers, self._weights)[0]()  # type: ignore[no-any-return]
+        return self._rng.choices(self._makers, self._weights)[0]()
 
     def _caps(self, low: int = 2, high: int = 5) -> str:
         return "".join(self._rng.choices(LETTERS, k=self._rng.randint(low, high)))

@@ -12,6 +12,7 @@ import itertools
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
@@ -61,7 +62,7 @@ class Stage:
         self.mel = MelLoss().to(DEVICE)
         self.average = copy.deepcopy(decoder).requires_grad_(False)
         self.parameters = [p for p in decoder.parameters() if p.requires_grad]
-        self.averaged = [
+        self.averaged: list[Tensor] = [
             a
             for a, p in zip(self.average.parameters(), decoder.parameters(), strict=True)
             if p.requires_grad
@@ -157,7 +158,7 @@ class Stage:
         norm = clip(self.parameters, config.clip)
         self.optimizer.step()
         with torch.no_grad():
-            torch._foreach_lerp_(self.averaged, self.parameters, 1 - config.ema_decay)
+            torch._foreach_lerp_(self.averaged, (*self.parameters,), 1 - config.ema_decay)
         return {"norm": norm, "judge_norm": judge_norm}
 
     def reset(self) -> None:
@@ -209,7 +210,7 @@ def dev_mel(count: int, store: Store, decoder: CodecDecoder, mel: MelLoss) -> fl
 @torch.no_grad()
 def write_samples(store: Store, decoder: CodecDecoder, path: Path) -> None:
     """Write dev utterances of every speaker, original and decoded, as int16 to one file."""
-    arrays = {}
+    arrays: dict[str, Any] = {}
     speakers = [line // SPEAKER for line in store.dev.lines]
     chosen = [
         [i for i, who in enumerate(speakers) if who == speaker][:24] for speaker in set(speakers)

@@ -135,7 +135,7 @@ def test_unsupported_dimensions_are_refused_before_compilation() -> None:
 
 def test_kernel_arguments_are_those_of_the_cuda_struct() -> None:
     arguments = arguments_type(source("talker.cu"))
-    kinds = dict(arguments._fields_)
+    kinds = {field[0]: field[1] for field in arguments._fields_}
     assert list(kinds)[:3] == ["weights", "x", "hidden"]
     assert list(kinds)[-2:] == ["pages_stride", "score_stride"]
     assert kinds["weights"] is kinds["scores"] is ctypes.c_uint64

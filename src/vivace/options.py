@@ -63,6 +63,7 @@ class SpeechOptions(TextOptions, SamplingOptions):
     ] = None
     guard: Annotated[bool, "Stop speech that does not end or is silent, and retry it once."] = True
     trim: Annotated[bool, "Remove silence at the start, a stall at the end and leaks."] = False
+    trim_start: Annotated[bool, "Remove silence at the start, except for 20 ms."] = False
     text_layout: Annotated[
         TextLayout | None, "None: `streamed` for cloned voices, otherwise `whole`."
     ] = None
@@ -111,6 +112,7 @@ class SpeakOptions(WholeOptions):
 class StreamOptions(SpeechOptions):
     """Options of `stream` and `astream`."""
 
+    trim_start: bool = True
     chunk_frames: Annotated[
         ChunkFrames, "Frames of 80 ms per chunk: a number, or several; the last repeats."
     ] = RAMP

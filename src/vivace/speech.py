@@ -266,6 +266,7 @@ class Usage:
     wall_s: float  # seconds from the call to the end
     seed: int  # the same seed gives the same codes
     first_audio_ms: float | None = None  # from the call to the first samples
+    audible_ms: float | None = None  # from the call to the first sample above -50 dBFS
     completeness: float | None = None  # share of words that were spoken; None: unknown
     missing_words: tuple[str, ...] = ()  # words that were not spoken
     retries: int = 0  # utterances that were spoken again
@@ -284,6 +285,7 @@ class Usage:
             wall_s=wall_s,
             seed=parts[0].seed if parts else 0,
             first_audio_ms=first_audio_ms,
+            audible_ms=first_audio_ms,  # the lines of a dialogue are trimmed
             completeness=total_completeness(parts),
             missing_words=tuple(word for part in parts for word in part.missing_words),
             retries=sum(part.retries for part in parts),

@@ -17,6 +17,7 @@ from tests.support.project import ROOT, load_script
 from tests.support.recording_backend import assert_same_audio, interleave
 from tests.support.text_stages import plan_utterances
 from vivace import TTS, Audio
+from vivace.audio.trim import first_audible
 from vivace.options import SpeechOptions
 from vivace.script.request import Request
 from vivace.speech import LiveMode, TextLayout
@@ -180,3 +181,32 @@ def test_recognized_words_match_the_text(embedded: TTS, recognise: Recogniser) -
         count = words.count_errors(text, recognise(audio.samples, audio.sample_rate))
         wrong, total = wrong + count.errors, total + count.words
     assert wrong / total < 0.15
+
+
+def test_stream_begins_20_ms_before_the_first_sound(embedded: TTS) -> None:
+    whole = embedded.speak(SHORT, seed=1, trim=False)
+    first = first_audible(whole.samples)
+    assert first is not None
+    assert first > 1_920, "the first frame is silent"
+    stream = embedded.stream(SHORT, seed=1, chunk_frames=(1, 8))
+    chunks = list(stream)
+    expected = whole.samples[first - 480 :]
+    samples = np.concatenate([chunk.samples for chunk in chunks])
+    assert np.allclose(samples, expected, rtol=0, atol=1e-5)
+    num_frames = first // 1_920 + 1  # one by one, until one of them has sound
+    assert len(chunks[0].codes) == num_frames
+    assert len(chunks[0].samples) == num_frames * 1_920 - first + 480
+    assert len(chunks[1].codes) == 8
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.audible_ms == chunks[-1].usage.first_audio_ms
+
+
+def test_stream_with_silence_reports_both_times(embedded: TTS) -> None:
+    whole = embedded.speak(SHORT, seed=1, trim=False)
+    with embedded.stream(SHORT, seed=1, chunk_frames=1, trim_start=False) as stream:
+        samples = np.concatenate([chunk.samples for chunk in stream])
+        assert np.allclose(samples, whole.samples, rtol=0, atol=1e-5)
+        first_ms, audible_ms = stream.usage.first_audio_ms, stream.usage.audible_ms
+    assert first_ms is not None
+    assert audible_ms is not None
+    assert first_ms < audible_ms

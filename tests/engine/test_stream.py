@@ -386,7 +386,7 @@ def test_stream_gives_no_empty_chunk_but_the_last(tts: TTS, options: dict[str, A
 def test_trimmed_stream_holds_silence_and_its_codes_until_the_first_sound(
     tts: TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vivace.audio.trim.AUDIBLE", 2.0)  # no frame is loud enough
+    monkeypatch.setattr("vivace.audio.trim.AUDIBLE_SAMPLE", 2.0)  # no frame is loud enough
     options: dict[str, Any] = {"seed": 3, "min_frames": 6, "max_frames": 6, "chunk_frames": 1}
     (only,) = tts.stream(TEXT, trim=True, **options)
     assert only.is_last
@@ -398,7 +398,7 @@ def test_trimmed_stream_holds_silence_and_its_codes_until_the_first_sound(
 def test_closed_stream_that_holds_empty_chunks_frees_its_slot(
     tts: TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vivace.audio.trim.AUDIBLE", 2.0)
+    monkeypatch.setattr("vivace.audio.trim.AUDIBLE_SAMPLE", 2.0)
     stream = tts.stream(TEXT, trim=True, seed=3, min_frames=400, max_frames=400, guard=False)
     reader = threading.Thread(target=lambda: list(itertools.islice(stream, 1)))
     reader.start()

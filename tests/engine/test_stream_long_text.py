@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from tests.support.recording_backend import stop_after
 from tests.support.text_stages import plan_utterances
 from vivace import TTS
-from vivace.audio.trim import StartTrimmer
 from vivace.errors import RequestError
 from vivace.script.parts import SILENT_S
 from vivace.text.options import ScriptOptions
@@ -269,16 +268,6 @@ def test_progress_shows_a_bar(
 
 
 # -- trimming ----------------------------------------------------------------------------------
-
-
-def test_trim_removes_leading_silence_and_keeps_pauses() -> None:
-    silence, sound = np.zeros(9_600, np.float32), np.full(4_800, 0.2, np.float32)
-    for sizes in ([14_400], [1920] * 7 + [960], [7] * 2057 + [1]):
-        trimmer = StartTrimmer(24_000)
-        parts = np.split(np.concatenate((silence, sound)), np.cumsum(sizes)[:-1])
-        heard = np.concatenate([trimmer.trim(part) for part in parts])
-        assert len(heard) == 4_800 + 2_400
-    assert len(StartTrimmer(24_000).trim(silence, is_last=True)) == 9_600
 
 
 def test_trimmed_stream_equals_speak(custom: TTS) -> None:

@@ -436,7 +436,8 @@ def test_embedded_voice_gives_the_same_audio_alone_and_together() -> None:
     with TTS.load(EMBEDDED, device="cuda", backend="megakernel") as tts:
         alone = [tts.speak(text, seed=n, trim=False) for n, text in enumerate(texts)]
         streams = [
-            tts.stream(text, seed=n, chunk_frames=1 + n, trim=False) for n, text in enumerate(texts)
+            tts.stream(text, seed=n, chunk_frames=1 + n, trim_start=False)
+            for n, text in enumerate(texts)
         ]
         for chunks, audio in zip(interleave(streams, Random(0)), alone, strict=True):
             assert_same_audio(chunks, audio, atol=0.0)

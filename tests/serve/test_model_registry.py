@@ -276,6 +276,7 @@ def test_metrics_count_served_requests(server: Running) -> None:
     assert 'vivace_http_requests_total{route="/v1/audio/speech",status="200"} 1' in text
     assert 'vivace_streams_total{model="vivace"} 1' in text
     assert 'vivace_first_audio_seconds_count{model="vivace"} 1' in text
+    assert 'vivace_audible_seconds_count{model="vivace"} 1' in text
     assert "vivace_active_streams 0" in text
     assert re.search(r'vivace_frames_total\{model="vivace"\} [1-9]', text)
     for line in text.splitlines():

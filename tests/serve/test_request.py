@@ -229,11 +229,12 @@ def test_request_fields_become_engine_options() -> None:
     body = {
         "input": "Hello.", "speed": 2, "language": "de", "seed": 7, "max_new_tokens": 50,
         "temperature": 0.5, "top_k": 5, "top_p": 0.9, "repetition_penalty": 1.1, "min_p": 3,
+        "trim_start": False,
     }  # fmt: skip
     request = SpeechRequest.parse(body, ServeSettings())
     assert request.options() == StreamOptions(
         speed=2.0, language="german", seed=7, max_frames=50,
-        temperature=0.5, top_k=5, top_p=0.9, repetition_penalty=1.1,
+        temperature=0.5, top_k=5, top_p=0.9, repetition_penalty=1.1, trim_start=False,
     )  # fmt: skip
     bare = SpeechRequest.parse({"input": "Hello."}, ServeSettings())
     assert bare.options() == StreamOptions()

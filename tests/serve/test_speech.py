@@ -129,6 +129,7 @@ def test_events_support_every_format(
     assert usage["output_tokens"] == NUM_FRAMES
     assert usage["total_tokens"] == usage["input_tokens"] + NUM_FRAMES
     assert usage["input_tokens"] > 0
+    assert usage["audible_ms"] > 0
 
 
 def test_event_names_its_type_in_event_and_data(client: httpx.Client) -> None:

@@ -15,12 +15,13 @@ import vivace
 from vivace import TTS, Audio, Word
 
 TEXT = "Dr. Lee paid $5 today. [pause 0.5s] Yes."
+UNCUT: dict[str, Any] = {"trim_start": False}
 WORDS = ["Dr.", "Lee", "paid", "$5", "today.", "Yes."]
 
 
 @pytest.fixture(scope="module")
 def whole(embedded: TTS) -> Audio:
-    """Audio with words, not trimmed, like a stream."""
+    """Audio with words, not trimmed."""
     return embedded.speak(TEXT, seed=3, timings=True, trim=False)
 
 
@@ -56,7 +57,7 @@ def test_words_match_the_sound(embedded: TTS) -> None:
     assert audio.words
     for word in audio.words:
         first, end = round(100 * word.start_s), round(100 * word.end_s)
-        assert is_loud[first - 4 : first + 5].any()
+        assert is_loud[max(0, first - 4) : first + 5].any()
         assert is_loud[first:end].mean() > 0.5, word
     pauses = zip(audio.words, audio.words[1:], strict=False)
     assert any(not is_loud[round(100 * a.end_s) : round(100 * b.start_s)].any() for a, b in pauses)
@@ -70,7 +71,7 @@ def test_timings_do_not_change_the_audio(embedded: TTS, whole: Audio) -> None:
 
 
 def test_stream_gives_the_words_of_the_whole_audio(embedded: TTS, whole: Audio) -> None:
-    chunks = list(embedded.stream(TEXT, seed=3, timings=True, chunk_frames=3))
+    chunks = list(embedded.stream(TEXT, seed=3, timings=True, chunk_frames=3, **UNCUT))
     assert all(chunk.words is not None for chunk in chunks)
     words = [word for chunk in chunks for word in chunk.words or ()]
     assert near(words, whole.words or (), 0.011)
@@ -87,7 +88,7 @@ def test_first_chunk_does_not_wait_for_words(embedded: TTS) -> None:
 
 
 def test_speed_and_pause_shift_the_words(embedded: TTS, whole: Audio) -> None:
-    streamed = embedded.stream("[pause 1s]" + TEXT, seed=3, timings=True, speed=2.0)
+    streamed = embedded.stream("[pause 1s]" + TEXT, seed=3, timings=True, speed=2.0, **UNCUT)
     words = [word for chunk in streamed for word in chunk.words or ()]
     for one, other in zip(words, whole.words or (), strict=True):
         assert one.start_s == pytest.approx((1 + other.start_s) / 2, abs=0.011)
@@ -102,6 +103,16 @@ def test_trim_shifts_the_words_by_the_removed_time(embedded: TTS, whole: Audio) 
     assert trimmed.words[-1].end_s == pytest.approx(whole.words[-1].end_s - cut_s, abs=0.011)
 
 
+def test_stream_shifts_the_words_by_the_silence_at_the_start(embedded: TTS, whole: Audio) -> None:
+    stream = embedded.stream(TEXT, seed=3, timings=True)
+    words = [word for chunk in stream for word in chunk.words or ()]
+    cut_s = whole.duration_s - stream.usage.audio_s
+    assert 0.05 < cut_s < 0.2
+    assert whole.words
+    assert words[0].start_s == pytest.approx(whole.words[0].start_s - cut_s, abs=0.011)
+    assert words[-1].end_s == pytest.approx(whole.words[-1].end_s - cut_s, abs=0.011)
+
+
 def test_live_text_has_words(embedded: TTS) -> None:
     pieces = [piece + " " for piece in TEXT.split(" ")]
     chunks = list(embedded.stream(iter(pieces), seed=5, timings=True))
@@ -114,7 +125,7 @@ def test_live_text_has_words(embedded: TTS) -> None:
 
 def test_astream_has_words(embedded: TTS, whole: Audio) -> None:
     async def read() -> list[Word]:
-        stream = embedded.astream(TEXT, seed=3, timings=True)
+        stream = embedded.astream(TEXT, seed=3, timings=True, **UNCUT)
         return [word async for chunk in stream for word in chunk.words or ()]
 
     assert near(asyncio.run(read()), whole.words or (), 0.011)

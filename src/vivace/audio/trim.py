@@ -8,42 +8,40 @@ from vivace.audio.wav import Samples
 
 WINDOW_S = 0.01
 AUDIBLE = 10 ** (-45 / 20)  # root mean square of a window
-KEPT_S = 0.1  # of the silence before the first sound
+AUDIBLE_SAMPLE = 10 ** (-50 / 20)  # absolute value
+KEPT_S = 0.02  # of the silence before the first audible sample
 
 
 class StartTrimmer:
-    """Removes the silence before the first sound, except for `KEPT_S`.
+    """Removes the samples before the first audible one, except for `KEPT_S`.
 
-    Samples are buffered until the first sound. Audio without sound is returned unchanged with the
-    last chunk. The result does not depend on the chunk sizes.
+    Samples are buffered until then. Audio without sound is returned unchanged with the last chunk.
+    The result does not depend on the chunk sizes.
     """
 
     def __init__(self, sample_rate: int) -> None:
-        self._sample_rate = sample_rate
         self._num_kept = round(KEPT_S * sample_rate)
         self._held = np.empty(0, dtype=np.float32)
-        self._num_searched = 0  # samples of `_held`, in whole windows
-        self._is_open = False
+        self.is_open = False  # whether the first audible sample was found
 
     def trim(self, samples: Samples, *, is_last: bool = False) -> Samples:
         """Add samples and return the samples that are final."""
-        if self._is_open:
+        if self.is_open:
             return samples
-        self._held = np.concatenate((self._held, samples))
-        start = self._find_sound()
-        if start is None and not is_last:
-            return self._held[:0]
-        self._is_open = True
-        held, self._held = self._held, self._held[:0]
-        return held[max(0, (start or 0) - self._num_kept) :]
+        first = first_audible(samples)
+        held = np.concatenate((self._held, samples))
+        if first is None and not is_last:
+            self._held = held
+            return held[:0]
+        start = 0 if first is None else len(self._held) + first - self._num_kept
+        self.is_open, self._held = True, held[:0]
+        return held[max(0, start) :]
 
-    def _find_sound(self) -> int | None:
-        """The position of the first sound in `_held`, or None."""
-        span, num_searched = find_sound(self._held[self._num_searched :], self._sample_rate)
-        if span is not None:
-            return self._num_searched + span[0]
-        self._num_searched += num_searched
-        return None
+
+def first_audible(samples: Samples) -> int | None:
+    """The number of the first sample above `AUDIBLE_SAMPLE`, or None."""
+    is_audible = np.abs(samples) > AUDIBLE_SAMPLE
+    return int(is_audible.argmax()) if is_audible.any() else None
 
 
 def sound_span(samples: Samples, sample_rate: int) -> tuple[int, int]:

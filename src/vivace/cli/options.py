@@ -24,7 +24,7 @@ HELP = {  # where the documentation for Python does not fit the command line
     "depends on the checkpoint",
     "seed": "the same seed gives the same speech; default: a new seed",
 }
-NOT_FLAGS = {"voice", "split", "guard", "trim", "timings"}  # set by the commands
+NOT_FLAGS = {"voice", "split", "guard", "trim", "trim_start", "timings"}  # set by the commands
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from vivace.audio.clip import Audio, AudioChunk
 from vivace.audio.speed import SpeedChanger
-from vivace.audio.trim import StartTrimmer
+from vivace.audio.trim import StartTrimmer, first_audible
 from vivace.engine.frame_block import FrameBlock
 from vivace.engine.steps import Wait
 from vivace.model.config import CodecConfig
@@ -25,7 +25,7 @@ Steps = Generator[AudioChunk | Wait, None, None]
 def join_empty(steps: Steps) -> Steps:
     """Merge chunks without samples into the next chunk. Only the last chunk may be empty.
 
-    Chunks are empty because `trim` and `speed` hold samples back.
+    Chunks are empty because trimming and `speed` hold samples back.
     """
     held: list[AudioChunk] = []
     with closing(steps):
@@ -58,6 +58,7 @@ class Assembler:
         config: CodecConfig,
         *,
         trim: bool,
+        trim_start: bool,
         speed: float,
         has_words: bool = False,
         silence_rms: float = 0.0,
@@ -72,9 +73,10 @@ class Assembler:
         self.num_given = 0  # samples before trim and speed
         self._num_cut = 0  # samples removed by trim
         self.first_audio_ms: float | None = None
+        self.audible_ms: float | None = None
         self.num_stalled = 0  # silent or repeated frames at the end of a stall
         self.speed = SpeedChanger(speed, self.sample_rate)
-        self._trimmer = StartTrimmer(self.sample_rate) if trim else None
+        self._trimmer = StartTrimmer(self.sample_rate) if trim or trim_start else None
         self._no_codes = np.empty((0, config.decoder_config.num_quantizers), dtype=np.int64)
 
     @property
@@ -94,10 +96,22 @@ class Assembler:
             num_given = len(samples)
             samples = self._trimmer.trim(samples, is_last=end is not None)
             self._num_cut += num_given - len(samples)
-        if self.first_audio_ms is None and len(samples):
-            self.first_audio_ms = 1000 * (time.perf_counter() - self._began)
+        if self.audible_ms is None:
+            self._note_first(samples)
         self.num_stalled = block.num_stalled if block is not None and end is not None else 0
         return self._chunk(samples, self._no_codes if block is None else block.codes, end)
+
+    def _note_first(self, samples: NDArray[np.float32]) -> None:
+        now_ms = 1000 * self.wall_s
+        if self.first_audio_ms is None and len(samples):
+            self.first_audio_ms = now_ms
+        if first_audible(samples) is not None:
+            self.audible_ms = now_ms
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether all samples so far are held because none is audible."""
+        return self._trimmer is not None and not self._trimmer.is_open
 
     def silence(self, pause: Pause, end: FinishReason | None) -> AudioChunk:
         """A pause with the noise level of the voice. Digital zeros would sound like a dropout."""

@@ -68,6 +68,7 @@ class Stream(Iterator[AudioChunk]):
         self._made = Assembler(
             config,
             trim=request.options.trim,
+            trim_start=request.options.trim_start,
             speed=settings.speed,
             has_words=timer is not None,
             silence_rms=writer.silence_rms,
@@ -213,6 +214,7 @@ class Stream(Iterator[AudioChunk]):
             wall_s=self._made.wall_s,
             seed=self._settings.sampling.seed or 0,
             first_audio_ms=self._made.first_audio_ms,
+            audible_ms=self._made.audible_ms,
             completeness=self._spoken_words.completeness,
             missing_words=self._spoken_words.missing,
             retries=self._num_retries + (utterance.num_retries if utterance else 0),
@@ -294,8 +296,8 @@ class Stream(Iterator[AudioChunk]):
         if self._is_cancelled:  # set by any thread, and never unset
             utterance.is_cancelled = True
         timings = self._timings.begin(utterance, line) if self._timings else None
-        first, sizes = self._made.num_given, self._settings.sizes
-        blocks = read_blocks(reader, line, sizes, timings, lambda: self._is_cancelled)
+        first = self._made.num_given
+        blocks = read_blocks(reader, line, self._sizes(), timings, lambda: self._is_cancelled)
         try:
             reader.submit()
             for block in blocks if leak is None else drop_leak(blocks, leak.codes):
@@ -319,6 +321,13 @@ class Stream(Iterator[AudioChunk]):
             return None
         spoken = SpokenReference(text_ids=ids, codes=np.concatenate(codes))
         return Spoken(line.text, spoken) if len(spoken.codes) else None
+
+    def _sizes(self) -> Iterator[int]:
+        """Frames of each block. While the speech is silent, blocks do not grow."""
+        for size in self._settings.sizes:
+            yield size
+            while self._made.is_silent:
+                yield size
 
     def _add_words(
         self, chunk: AudioChunk, timings: UtteranceTimings, first: int, num_dropped: int

@@ -84,6 +84,11 @@ class Metrics:
         self.first_audio_seconds = self._histogram(
             "first_audio_seconds", "Time from a request to its first audio.", FIRST_AUDIO_BOUNDS_S
         )
+        self.audible_seconds = self._histogram(
+            "audible_seconds",
+            "Time from a request to its first sample above -50 dBFS.",
+            FIRST_AUDIO_BOUNDS_S,
+        )
         self._turns = self._counter("turns_total", "Engine turns.")
         self._frames = self._counter("frames_total", "Generated frames of 80 ms.")
         self._slot_wait = self._histogram(

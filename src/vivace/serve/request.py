@@ -34,7 +34,7 @@ MAX_EMBEDDING = 8_192  # numbers
 MAX_LEXICON = 500  # entries
 LATER = "later"  # stands for a text that follows, in messages or events
 SAMPLING = ("temperature", "top_k", "top_p", "repetition_penalty", "seed")
-OPTIONS = (*SAMPLING, "language", "lexicon", "live", "on_unsupported", "speed")
+OPTIONS = (*SAMPLING, "language", "lexicon", "live", "on_unsupported", "speed", "trim_start")
 
 
 NAME = {"type": "string", "minLength": 1, "pattern": r"\S"}
@@ -96,6 +96,9 @@ class SpeechRequest(ClientInput):
         "skip",
         description="Letters that the model does not read: `skip` them and list them in the header "
         "`x-vivace-skipped`, or respond with an `error`.",
+    )
+    trim_start: bool = Field(
+        True, description="Remove silence before the first sound, except for 20 ms."
     )
     word_timestamps: bool = Field(
         False, description="With `stream_format: sse`: send events with the time of each word."

@@ -64,11 +64,13 @@ class SpeechReport:
 
     @property
     def usage_fields(self) -> dict[str, Any]:
-        """JSON fields of the last message: words that were not spoken, letters that were skipped.
+        """JSON fields of the last message: first sound, unspoken words, skipped letters.
 
         A field is absent if its value is not known; `skipped` also if nothing was skipped.
         """
         fields: dict[str, Any] = {}
+        if self.usage is not None and self.usage.audible_ms is not None:
+            fields["audible_ms"] = round(self.usage.audible_ms, 1)
         if self.usage is not None and self.usage.completeness is not None:
             fields["completeness"] = round(self.usage.completeness, 4)
             fields["missing_words"] = list(self.usage.missing_words)

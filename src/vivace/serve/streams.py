@@ -152,7 +152,7 @@ class Streams:
             seconds = len(chunk.samples) / chunk.sample_rate
             self._metrics.audio_seconds.labels(model.name).inc(seconds)
             if chunk.usage is not None:
-                self._note_completeness(model.name, chunk.usage)
+                self._note_usage(model.name, chunk.usage)
             if trace is not None:
                 trace.first_audio_s, trace.finish_reason = first_s, chunk.finish_reason
                 trace.audio_s += seconds
@@ -160,7 +160,9 @@ class Streams:
             yield chunk
         self._metrics.streams.labels(model.name).inc()
 
-    def _note_completeness(self, model: str, usage: Usage) -> None:
+    def _note_usage(self, model: str, usage: Usage) -> None:
+        if usage.audible_ms is not None:
+            self._metrics.audible_seconds.labels(model).observe(usage.audible_ms / 1000)
         self._metrics.retries.labels(model).inc(usage.retries)
         if num_missing := len(usage.missing_words):
             self._metrics.missing_words.labels(model).inc(num_missing)

@@ -16,6 +16,7 @@ from vivace.tts import TTS
 TEXT = "The old clock on the wall struck nine, and everybody in the room looked up at once."
 T = TypeVar("T")
 CHUNKS = (1, 2, 4, 8, 12)
+AUDIBLE_FRAMES = 16  # more than the silence at the start
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ def measure_latency(subject: Subject, *, num_frames: int, repeats: int) -> dict[
         "frames": num_frames,
         "repeats": repeats,
         "first_audio_ms": _median([first_audio_ms(subject, 1) for _ in range(repeats)]),
+        "audible_ms": _median([audible_ms(subject) for _ in range(repeats)]),
         "times_real_time": _median([real_time(subject, num_frames) for _ in range(repeats)]),
         "parts": measure_parts(subject, num_frames, repeats),
         "chunks": [measure_chunks(subject, size, num_frames, repeats) for size in CHUNKS],
@@ -52,9 +54,17 @@ def measure_latency(subject: Subject, *, num_frames: int, repeats: int) -> dict[
 def first_audio_ms(subject: Subject, chunk_frames: int) -> float:
     """Time from the call to the first samples, including tokenization."""
     began = time.perf_counter()
-    options = subject.length(4 * chunk_frames)
-    with subject.tts.stream(TEXT, seed=1, chunk_frames=chunk_frames, **options) as stream:
+    options = subject.length(4 * chunk_frames) | {"chunk_frames": chunk_frames}
+    with subject.tts.stream(TEXT, seed=1, trim_start=False, **options) as stream:
         next(stream)
+        return 1000 * (time.perf_counter() - began)
+
+
+def audible_ms(subject: Subject) -> float:
+    """Time from the call to the first sample above -50 dBFS."""
+    began = time.perf_counter()
+    with subject.tts.stream(TEXT, seed=1, **subject.length(AUDIBLE_FRAMES)) as stream:
+        next(stream)  # without the silence at the start
         return 1000 * (time.perf_counter() - began)
 
 
@@ -73,7 +83,11 @@ def measure_chunks(
     for seed in range(repeats):
         began = time.perf_counter()
         stream = subject.tts.stream(
-            TEXT, seed=seed, chunk_frames=chunk_frames, **subject.length(num_frames)
+            TEXT,
+            seed=seed,
+            chunk_frames=chunk_frames,
+            trim_start=False,
+            **subject.length(num_frames),
         )
         next(stream)
         firsts.append(1000 * (time.perf_counter() - began))

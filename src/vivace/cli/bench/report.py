@@ -20,6 +20,7 @@ def _lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "warmup", f"{report['cold_start']['warmup_s']:.2f} s"
     if latency := report.get("latency"):
         yield "first audio, one stream", f"{latency['first_audio_ms']:.1f} ms"
+        yield "first sound, one stream", f"{latency['audible_ms']:.1f} ms"
         yield "times real time, one stream", f"{latency['times_real_time']:.2f}"
         parts = latency["parts"]
         yield "prompt", f"{parts['prompt_ms']:.2f} ms"

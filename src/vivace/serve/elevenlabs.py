@@ -7,12 +7,12 @@ A request becomes one of `POST /v1/audio/speech`. Fields that Qwen3-TTS does not
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -44,22 +44,20 @@ OUTPUTS |= {
     )
     for kbits in all_kbits
 }
-ALIGNMENT = {
-    "type": ["object", "null"],
-    "properties": {
-        "characters": {"type": "array", "items": {"type": "string"}},
-        "character_start_times_seconds": {"type": "array", "items": {"type": "number"}},
-        "character_end_times_seconds": {"type": "array", "items": {"type": "number"}},
-    },
-}
-TIMED_SPEECH = {
-    "type": "object",
-    "properties": {
-        "audio_base64": {"type": "string", "contentEncoding": "base64"},
-        "alignment": ALIGNMENT,
-        "normalized_alignment": ALIGNMENT,
-    },
-}
+
+
+class Alignment(BaseModel):
+    characters: list[str]
+    character_start_times_seconds: list[float]
+    character_end_times_seconds: list[float]
+
+
+class TimedAudio(BaseModel):
+    """A line of a response with timestamps, for the API's description."""
+
+    audio_base64: str
+    alignment: Alignment | None
+    normalized_alignment: Alignment | None
 
 
 class VoiceSettings(ClientInput):
@@ -116,49 +114,22 @@ OUTPUT_FORMAT = {
 REQUEST = {"parameters": [OUTPUT_FORMAT], **request_body(TextToSpeech)}
 AUDIO_FORMATS = tuple(dict.fromkeys(name for name, *_ in OUTPUTS.values()))
 AUDIO = audio_response("Audio in `output_format`.", AUDIO_FORMATS)
-TIMED = json_response("Audio and its alignment, one object per line.", TIMED_SPEECH)
-
-
-@dataclass(frozen=True, slots=True)
-class SpeechRoute:
-    suffix: str  # of its path
-    name: str
-    description: str
-    is_stream: bool
-    is_timed: bool
-
-
-SPEECH_ROUTES = (
-    SpeechRoute("", "convert", "The complete speech.", False, False),
-    SpeechRoute("/stream", "stream", "The speech as a stream.", True, False),
-    SpeechRoute(
-        "/with-timestamps",
-        "convert_timed",
-        "The complete speech in JSON, with the time of every character.",
-        False,
-        True,
-    ),
-    SpeechRoute(
-        "/stream/with-timestamps",
-        "stream_timed",
-        "The speech as a stream of JSON lines, with the time of every character.",
-        True,
-        True,
-    ),
-)
+TIMED = json_response("Audio and its alignment, one object per line.", TimedAudio)
 
 
 def routes(context: ServeContext) -> APIRouter:
     router = APIRouter()
-    for route in SPEECH_ROUTES:
+    for is_stream, is_timed in itertools.product((False, True), repeat=2):
+        suffix = "/stream" * is_stream + "/with-timestamps" * is_timed
+        speech = "The speech as a stream" if is_stream else "The complete speech"
+        times = ", as JSON with the time of every character" if is_timed else ""
         router.add_api_route(
-            f"/v1/text-to-speech/{{voice_id}}{route.suffix}",
-            _speak_endpoint(context, route),
+            f"/v1/text-to-speech/{{voice_id}}{suffix}",
+            _speak_endpoint(context, is_stream=is_stream, is_timed=is_timed),
             methods=["POST"],
-            name=route.name,
-            description=route.description,
+            description=f"{speech}{times}.",
             response_class=Response,
-            responses={200: TIMED if route.is_timed else AUDIO},
+            responses={200: TIMED if is_timed else AUDIO},
             openapi_extra=REQUEST,
         )
 
@@ -187,16 +158,16 @@ def routes(context: ServeContext) -> APIRouter:
 
 
 def _speak_endpoint(
-    context: ServeContext, route: SpeechRoute
+    context: ServeContext, *, is_stream: bool, is_timed: bool
 ) -> Callable[[Request, str], Awaitable[Response]]:
     async def speak(http: Request, voice_id: str) -> Response:
         context.streams.check_open()
         context.admission.check()
         body = TextToSpeech.read(await read_json(http))
         fields = speech_fields(voice_id, SpeechQuery.read(http.query_params), body)
-        fields |= {"input": body.text, "stream": route.is_stream, "word_timestamps": route.is_timed}
+        fields |= {"input": body.text, "stream": is_stream, "word_timestamps": is_timed}
         request = SpeechRequest.parse(fields, context.settings)
-        return SpeechResponse(context, request, TimedSpeech(body.text) if route.is_timed else None)
+        return SpeechResponse(context, request, TimedSpeech(body.text) if is_timed else None)
 
     return speak
 

@@ -102,36 +102,35 @@ class Failure:
         return JSONResponse(self.body, self.status, self.headers)
 
 
+# The first type of an error in this table decides its status, code, field and retry time.
+FAILURES: tuple[tuple[type[Exception], int, str, str | None, float | None], ...] = (
+    (UnknownVoiceError, 400, "voice_not_found", "voice", None),
+    (UnknownLanguageError, 400, "language_not_found", "language", None),
+    (TextTooLongError, 400, "text_too_long", "input", None),
+    (TextError, 400, "invalid_request", "input", None),
+    (AudioError, 400, "invalid_audio", None, None),
+    (RequestError, 400, "invalid_request", None, None),
+    (VoiceStoreError, 503, "voice_store", None, 2.0),
+    (RunawayError, 500, "runaway", None, None),
+    (TTSError, 500, "engine_failed", None, 1.0),
+)
+
+
 def describe(error: BaseException) -> Failure:
     """Return the response for `error`. Unexpected exceptions return a generic message."""
-    message = str(error)
+    message, cause = str(error), error.__cause__
     if isinstance(error, RefusedError):
         return Failure(error.status, message, error.code, error.param, error.retry_s)
-    if isinstance(error, UnknownVoiceError):
-        return Failure(400, message, "voice_not_found", "voice")
-    if isinstance(error, UnknownLanguageError):
-        return Failure(400, message, "language_not_found", "language")
-    if isinstance(error, TextError):
-        is_long = isinstance(error, TextTooLongError)
-        return Failure(400, message, "text_too_long" if is_long else "invalid_request", "input")
-    if isinstance(error, AudioError):
-        return Failure(400, message, "invalid_audio")
-    cause = error.__cause__
     if isinstance(error, VoiceFileError) and isinstance(cause, OSError) and cause.errno in DISK:
         log.error("voice library: %s", message)
         words = f"the server's voice library failed: {cause.strerror}"
         return Failure(DISK[cause.errno], words, "voice_library")
-    if isinstance(error, RequestError):
-        return Failure(400, message, "invalid_request")
     if isinstance(error, QueueFullError):
         return Failure(429, message, "queue_full", retry_s=error.retry_s)
     if isinstance(error, (ClosedError, StreamClosedError)):
         return Failure(503, "the model is being loaded again; try again", "loading", retry_s=2.0)
-    if isinstance(error, VoiceStoreError):
-        return Failure(503, message, "voice_store", retry_s=2.0)
-    if isinstance(error, RunawayError):
-        return Failure(500, message, "runaway")
-    if isinstance(error, TTSError):
-        return Failure(500, message, "engine_failed", retry_s=1.0)
+    for kind, status, code, param, retry_s in FAILURES:
+        if isinstance(error, kind):
+            return Failure(status, message, code, param, retry_s)
     log.error("unexpected error", exc_info=error)
     return Failure(500, "internal server error; see the server log", "internal_error")

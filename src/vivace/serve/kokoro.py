@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter
-from pydantic import Field
+from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -37,22 +37,20 @@ UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "download_format": (None,),
 }
 FIXED = ("stream_format", "word_timestamps")  # by the endpoint
-TIMESTAMP = {
-    "type": "object",
-    "properties": {
-        "word": {"type": "string"},
-        "start_time": {"type": "number", "description": "In seconds."},
-        "end_time": {"type": "number", "description": "In seconds."},
-    },
-}
-CAPTIONED = {
-    "type": "object",
-    "properties": {
-        "audio": {"type": "string", "contentEncoding": "base64"},
-        "audio_format": {"type": "string", "description": "The content type of `audio`."},
-        "timestamps": {"type": ["array", "null"], "items": TIMESTAMP},
-    },
-}
+
+
+class Timestamp(BaseModel):
+    word: str
+    start_time: float = Field(description="In seconds.")
+    end_time: float = Field(description="In seconds.")
+
+
+class CaptionedSpeech(BaseModel):
+    """A line of a response, for the API's description."""
+
+    audio: str = Field(description="In base64.")
+    audio_format: str = Field(description="The content type of `audio`.")
+    timestamps: list[Timestamp] | None
 
 
 class KokoroFields(ClientInput):
@@ -66,7 +64,7 @@ def routes(context: ServeContext) -> APIRouter:
     @router.post(
         "/dev/captioned_speech",
         response_class=Response,
-        responses={200: json_response("Objects of audio and words, one per line.", CAPTIONED)},
+        responses={200: json_response("Audio and words, one object per line.", CaptionedSpeech)},
         openapi_extra=request_body(SpeechRequest, KokoroFields, without=FIXED),
     )
     async def create_captioned_speech(http: Request) -> Response:

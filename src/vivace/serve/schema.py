@@ -6,7 +6,7 @@ Routes that return audio or parse their body describe them with the functions be
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI
@@ -16,22 +16,6 @@ from pydantic import BaseModel
 from vivace.audio.formats import FORMATS
 from vivace.audio.formats import SPEECH_FORMATS as SPEECH_FORMATS
 
-ERROR = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["message", "type", "param", "code"],
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": {"type": ["string", "null"]},
-                "code": {"type": ["string", "null"]},
-            },
-        }
-    },
-}
 PLAIN = {"/metrics": "text/plain"}
 BINARY = {"schema": {"type": "string", "format": "binary"}}
 HEADERS = {
@@ -48,17 +32,29 @@ HEADERS = {
 }
 
 
+class ErrorFields(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(BaseModel):
+    error: ErrorFields
+
+
 def describe_api(app: FastAPI) -> dict[str, Any]:
     """Return the description, built once. All error responses have OpenAI's format."""
     if app.openapi_schema is None:
         schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
-        components = {"Error": ERROR}
+        schema["components"] = {"schemas": {"Error": ErrorBody.model_json_schema()}}
         for path, methods in schema["paths"].items():
             for operation in methods.values():
                 _replace_responses(operation["responses"], PLAIN.get(path))
         text = json.dumps(schema).replace("#/$defs/", "#/components/schemas/")
-        schema = json.loads(text, object_hook=lambda found: _lift(found, components))
-        schema["components"] = {"schemas": components}
+        definitions: dict[str, Any] = {}
+        schema = json.loads(text, object_hook=lambda found: _lift(found, definitions))
+        schema["components"]["schemas"] |= definitions
         app.openapi_schema = schema
     return app.openapi_schema
 
@@ -71,8 +67,8 @@ def audio_response(
     return {"description": description, "headers": HEADERS, "content": content | others}
 
 
-def json_response(description: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-    content = {"application/json": {"schema": schema}}
+def json_response(description: str, model: type[BaseModel]) -> dict[str, Any]:
+    content = {"application/json": {"schema": model.model_json_schema()}}
     return {"description": description, "headers": HEADERS, "content": content}
 
 
@@ -104,7 +100,7 @@ def _replace_responses(responses: dict[str, Any], plain: str | None) -> None:
     }
 
 
-def _lift(found: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
-    """Move Pydantic's definitions to the components of the OpenAPI description."""
-    components.update(found.pop("$defs", {}))
+def _lift(found: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    """Move Pydantic's definitions to `definitions`."""
+    definitions.update(found.pop("$defs", {}))
     return found

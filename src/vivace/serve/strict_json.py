@@ -28,7 +28,7 @@ NO_MARKS = re.compile(r"[^\[\]{},]+")
 
 
 async def read_json(request: Request) -> dict[str, Any]:
-    """The JSON object in a request's body. `guard.py` bounds its size."""
+    """The JSON object in a request's body. `middleware.py` bounds its size."""
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if not (
         kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
@@ -60,63 +60,56 @@ def parse_object(content: bytes | str) -> dict[str, Any]:
             parse_float=_read_float,
         )
     except UnicodeDecodeError as error:
-        raise RefusedError(f"the body is not UTF-8: {error.reason}", code="invalid_json") from error
+        raise _invalid(f"the body is not UTF-8: {error.reason}") from error
     except (ValueError, RecursionError) as error:
         if isinstance(error, RefusedError):
             raise
-        raise RefusedError(f"the body is not JSON: {error}", code="invalid_json") from error
+        raise _invalid(f"the body is not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise RefusedError(
-            f"the body must be a JSON object, not {type(value).__name__}", code="invalid_json"
-        )
+        raise _invalid(f"the body must be a JSON object, not {type(value).__name__}")
     _check_strings(value)
     return value
 
 
 def check_text(text: str, param: str) -> None:
     """Raise RefusedError for NUL and lone surrogates."""
-    if "\0" in text:
-        raise RefusedError(f"{param} contains a NUL character", param=param, code="invalid_text")
+    what = "a NUL character" if "\0" in text else ""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        raise RefusedError(
-            f"{param} contains a lone surrogate, half of a character",
-            param=param,
-            code="invalid_text",
-        ) from None
+        what = "a lone surrogate, half of a character"
+    if what:
+        raise RefusedError(f"{param} contains {what}", param=param, code="invalid_text")
+
+
+def _invalid(message: str) -> RefusedError:
+    return RefusedError(message, code="invalid_json")
 
 
 def _check_structure(text: str) -> None:
     """Check depth and the number of values before the parser recurses and allocates."""
     if sum(map(text.count, '"\\,[{')) > MAX_MARKS:  # base64 contains none of them
-        raise RefusedError(
-            f"the JSON has more than {MAX_MARKS:,} quotes, backslashes, commas and brackets",
-            code="invalid_json",
-        )
+        raise _invalid(f"the JSON has more than {MAX_MARKS:,} quotes, backslashes and commas")
     marks = NO_MARKS.sub("", STRING.sub("", text))
     if marks.count(",") + marks.count("[") + marks.count("{") > MAX_VALUES:
-        raise RefusedError(f"the JSON has more than {MAX_VALUES:,} values", code="invalid_json")
+        raise _invalid(f"the JSON has more than {MAX_VALUES:,} values")
     depth = 0
     for mark in marks:
         depth += (mark in "[{") - (mark in "]}")
         if depth > MAX_DEPTH:
-            raise RefusedError(
-                f"the JSON is nested more than {MAX_DEPTH} deep", code="invalid_json"
-            )
+            raise _invalid(f"the JSON is nested more than {MAX_DEPTH} deep")
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        counts = Counter(name for name, _ in pairs)
-        twice = counts.most_common(1)[0][0]
-        raise RefusedError(f"the key {twice[:80]!r} occurs twice", code="invalid_json")
+        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise _invalid(f"the key {twice[:80]!r} occurs twice")
     return result
 
 
 def _refuse_constant(name: str) -> None:
-    raise RefusedError(f"{name} is not a JSON number", code="invalid_json")
+    raise _invalid(f"{name} is not a JSON number")
 
 
 def _read_int(digits: str) -> int:
@@ -128,16 +121,13 @@ def _read_float(digits: str) -> float:
     _check_digits(digits)
     number = float(digits)
     if not math.isfinite(number):
-        raise RefusedError(f"the number {digits[:20]}… is too large", code="invalid_json")
+        raise _invalid(f"the number {digits[:20]}… is too large")
     return number
 
 
 def _check_digits(digits: str) -> None:
     if len(digits) > MAX_DIGITS:
-        raise RefusedError(
-            f"a number has {len(digits):,} digits and the limit is {MAX_DIGITS}",
-            code="invalid_json",
-        )
+        raise _invalid(f"a number has {len(digits):,} digits and the limit is {MAX_DIGITS}")
 
 
 def _check_strings(value: Any, name: str = "the body") -> None:

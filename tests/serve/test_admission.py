@@ -22,7 +22,7 @@ from tests.support.websocket_client import talking, wait_until
 from vivace.engine.wait import WaitEstimator
 from vivace.serve import speech
 from vivace.serve.admission import Admission
-from vivace.serve.encoders import Encoders
+from vivace.serve.encoders import SpeechEncoder
 from vivace.serve.errors import RefusedError
 from vivace.serve.request import SpeechRequest
 from vivace.serve.settings import ModelSpec, ServeSettings
@@ -164,7 +164,7 @@ class Counter:
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch) -> Counter:
     counter = Counter(monkeypatch)
-    counter.watch(Encoders, "open")
+    counter.watch(SpeechEncoder, "__init__")
     counter.watch(Voices, "choose")
     counter.watch(speech, "read_json")
     counter.watch(SpeechRequest, "parse")
@@ -183,7 +183,7 @@ def test_busy_server_refuses_before_reading_body_voice_and_encoder(
         assert work.calls == []
         backend.is_open.set()
     assert ask(server.url).status_code == 200  # control: a served request calls all functions
-    assert set(work.calls) == {"open", "choose", "read_json", "parse"}
+    assert set(work.calls) == {"__init__", "choose", "read_json", "parse"}
 
 
 def test_refusal_is_counted_by_route_and_as_a_failure(busy: Opened) -> None:

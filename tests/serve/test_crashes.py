@@ -113,7 +113,7 @@ def test_quarantine_tracks_the_newest_requests_up_to_its_limit(
     quarantine = Quarantine(Clock())
     for number in range(50):
         quarantine.strike({str(number)})
-    assert list(quarantine.dump()) == [str(number) for number in range(40, 50)]
+    assert list(quarantine.strikes) == [str(number) for number in range(40, 50)]
 
 
 def test_state_is_restored_in_the_next_process() -> None:
@@ -270,7 +270,7 @@ def test_abandoned_engine_is_not_ready_before_a_probe(
 def crash_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_before: int) -> None:
     """Crash the engine after `num_before` earlier crashes, and wait until the server ends."""
     with crashing_server(tmp_path, monkeypatch) as (server, _):
-        server.context.models.recovery.crashes.load([time.time() - 60] * num_before)
+        server.context.models.recovery.crashes.times.extend([time.time() - 60] * num_before)
         assert speak(server.url, seed=CRASHING).status_code == 500
         wait_until(server.loop.is_closed)
 
@@ -295,7 +295,7 @@ def test_backend_rebuild_counts_as_a_crash(tmp_path: Path, monkeypatch: pytest.M
         model = server.context.models.loaded()[0]
         server.loop.call_soon_threadsafe(server.context.models.recovery.suspect, model, "digest")
         wait_until(lambda: server.context.models.recovery.crashes.num_recent == 1)
-        assert list(server.context.models.recovery.quarantine.dump()) == ["digest"]
+        assert list(server.context.models.recovery.quarantine.strikes) == ["digest"]
         assert server.context.models.loaded() == [model]
 
 

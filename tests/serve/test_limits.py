@@ -36,9 +36,8 @@ from vivace.serve.clones import CloneCache
 from vivace.serve.context import ServeContext
 from vivace.serve.crashes import CrashLog, Quarantine
 from vivace.serve.errors import RefusedError
-from vivace.serve.exchange import read_headers
 from vivace.serve.metrics import Metrics
-from vivace.serve.middleware import Middleware
+from vivace.serve.middleware import Middleware, read_headers
 from vivace.serve.recording import decode_audio
 from vivace.serve.request import SpeechRequest
 from vivace.serve.served_model import ServedModel
@@ -340,11 +339,11 @@ def test_request_is_quarantined_at_its_limit_of_strikes() -> None:
 def test_strikes_are_kept_up_to_the_limit_and_the_oldest_is_forgotten() -> None:
     quarantine = Quarantine(clock=lambda: 1_000.0)
     quarantine.strike([str(number) for number in range(crashes.MAX_TRACKED)])
-    assert "0" in quarantine.dump()
+    assert "0" in quarantine.strikes
     quarantine.strike(["one more"])
-    assert len(quarantine.dump()) == crashes.MAX_TRACKED
-    assert "0" not in quarantine.dump()
-    assert "1" in quarantine.dump()
+    assert len(quarantine.strikes) == crashes.MAX_TRACKED
+    assert "0" not in quarantine.strikes
+    assert "1" in quarantine.strikes
 
 
 def test_turns_of_a_trace_are_kept_up_to_the_limit_and_all_are_counted() -> None:

@@ -9,6 +9,7 @@ import json
 import threading
 import wave
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -21,7 +22,7 @@ import pytest
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
 from vivace.audio.files import read_audio
-from vivace.serve.encoders import Encoders, SpeechEncoder
+from vivace.serve.encoders import SpeechEncoder
 from vivace.serve.settings import ServeSettings
 
 FORMATS = {
@@ -338,6 +339,6 @@ def test_compressed_formats_are_encoded_in_threads(
         return encode(encoder, samples)
 
     monkeypatch.setattr(SpeechEncoder, "_encode", spy)
-    encoder = Encoders().open(format, 24_000)
+    encoder = SpeechEncoder(ThreadPoolExecutor(1), format, 24_000)
     asyncio.run(encoder.encode(np.zeros(1_920, np.float32)))
     assert (threading.current_thread() not in threads) == is_beside

@@ -15,7 +15,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
-from starlette.types import ASGIApp
 
 from vivace._version import __version__
 from vivace.errors import TTSError
@@ -62,34 +61,21 @@ def create_app(context: ServeContext, *, sends_request_id: bool = True) -> FastA
             status = 200 if isinstance(route, Route) else 101
             context.metrics.requests.labels(route.path, status)  # the series starts at 0
             context.metrics.request_seconds.labels(route.path)
-    app.add_exception_handler(TTSError, _respond)
-    app.add_exception_handler(RequestValidationError, _respond_invalid)
-    app.add_exception_handler(HTTPException, _respond_http)
-    app.add_middleware(_wrap, context=context, sends_request_id=sends_request_id)
+    for kind in (TTSError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, _respond)
+    app.add_middleware(Middleware, context=context, sends_request_id=sends_request_id)
     app.openapi = partial(describe_api, app)  # type: ignore[method-assign]
     return app
 
 
-def _wrap(app: ASGIApp, context: ServeContext, sends_request_id: bool) -> ASGIApp:
-    return Middleware(app, context, sends_request_id=sends_request_id)
-
-
 async def _respond(request: Request, error: Exception) -> Response:
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        param = ".".join(str(part) for part in first["loc"][1:]) or None
+        message = f"{param or 'the body'}: {first['msg']}"
+        return Failure(400, message, "invalid_request", param).response()
+    if isinstance(error, HTTPException):
+        response = Failure(error.status_code, str(error.detail)).response()
+        response.headers.update(error.headers or {})
+        return response
     return describe(error).response()
-
-
-async def _respond_invalid(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    param = ".".join(str(part) for part in first["loc"][1:]) or None
-    return Failure(
-        400, f"{param or 'the body'}: {first['msg']}", "invalid_request", param
-    ).response()
-
-
-async def _respond_http(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    failure = Failure(error.status_code, str(error.detail), None)
-    response = failure.response()
-    response.headers.update(error.headers or {})
-    return response

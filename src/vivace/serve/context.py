@@ -1,12 +1,4 @@
-"""The state that all routes of one server share. `routes(context)` returns a router over it.
-
-    def routes(context: ServeContext) -> APIRouter:
-        router = APIRouter()
-
-        @router.post("/v1/audio/speech")
-        async def create_speech(http: Request) -> Response:
-            request = SpeechRequest.parse(await read_json(http), context.settings)
-            return SpeechResponse(context, request)
+"""The state that all routes of one server share.
 
 A route raises errors of `vivace.errors`; until the response begins, `app.py` turns them into
 OpenAI's error responses.
@@ -15,12 +7,13 @@ OpenAI's error responses.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from vivace.serve.admission import Admission
 from vivace.serve.clones import CloneCache
-from vivace.serve.encoders import Encoders
+from vivace.serve.gauges import CountedThreads
 from vivace.serve.metrics import Metrics
 from vivace.serve.model_registry import ModelRegistry
 from vivace.serve.otel import Traces
@@ -36,7 +29,7 @@ class ServeContext:
     metrics: Metrics
     streams: Streams
     admission: Admission
-    encoders: Encoders  # one thread pool for all protocols
+    encoding_threads: CountedThreads
     clones: CloneCache  # one cache for all protocols
     enrolment_lock: asyncio.Lock  # one enrolment at a time: enrolments share the GPU with speech
 
@@ -51,14 +44,13 @@ class ServeContext:
         metrics = Metrics()
         models = ModelRegistry(settings, metrics, load)
         traces = Traces.open() if settings.otel else None
-        admission = Admission(models, metrics, settings.max_wait_s)
         return cls(
             settings=settings,
             models=models,
             metrics=metrics,
             streams=Streams(models, metrics, traces, live=settings.live),
-            admission=admission,
-            encoders=Encoders(metrics),
+            admission=Admission(models, metrics, settings.max_wait_s),
+            encoding_threads=CountedThreads(os.cpu_count() or 1, "encode", metrics),
             clones=CloneCache(metrics),
             enrolment_lock=asyncio.Lock(),
         )

@@ -12,7 +12,7 @@ import hashlib
 import json
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -33,14 +33,14 @@ class CrashLog:
 
     def __init__(self, clock: Clock = time.time) -> None:
         self._clock = clock
-        self._times: deque[float] = deque(maxlen=MAX_CRASHES)
+        self.times: deque[float] = deque(maxlen=MAX_CRASHES)
 
     def add(self) -> None:
-        self._times.append(self._clock())
+        self.times.append(self._clock())
 
     @property
     def num_recent(self) -> int:
-        return sum(self._clock() - WINDOW_S < at for at in self._times)
+        return sum(self._clock() - WINDOW_S < at for at in self.times)
 
     @property
     def is_limit_reached(self) -> bool:
@@ -51,19 +51,13 @@ class CrashLog:
         """How long to wait before the model is loaded again."""
         return PAUSES_S[min(max(0, self.num_recent - 1), len(PAUSES_S) - 1)]
 
-    def dump(self) -> list[float]:
-        return list(self._times)
-
-    def load(self, times: Iterable[float]) -> None:
-        self._times.extend(float(at) for at in times)
-
 
 class Quarantine:
     """Rejects requests that were in flight during repeated engine crashes."""
 
     def __init__(self, clock: Clock = time.time) -> None:
         self._clock = clock
-        self._strikes: dict[str, list[float]] = {}  # crash times by digest, oldest request first
+        self.strikes: dict[str, list[float]] = {}  # crash times by digest, oldest request first
         self._running: Counter[tuple[str, str]] = Counter()  # model, digest
         self._suspect_lock = asyncio.Lock()
 
@@ -107,29 +101,23 @@ class Quarantine:
     def strike(self, digests: Collection[str]) -> list[str]:
         """Add a strike to each request; return the requests that are rejected from now on."""
         for digest in digests:
-            self._strikes[digest] = [*self._recent(digest), self._clock()]
-        while len(self._strikes) > MAX_TRACKED:
-            del self._strikes[next(iter(self._strikes))]
-        return [one for one in digests if len(self._strikes.get(one, ())) >= MAX_STRIKES]
+            self.strikes[digest] = [*self._recent(digest), self._clock()]
+        while len(self.strikes) > MAX_TRACKED:
+            del self.strikes[next(iter(self.strikes))]
+        return [one for one in digests if len(self.strikes.get(one, ())) >= MAX_STRIKES]
 
     def clear(self, digest: str | None) -> None:
         """Remove all strikes of a request that completed."""
         if digest is not None:
-            self._strikes.pop(digest, None)
+            self.strikes.pop(digest, None)
 
     @property
     def num_rejected(self) -> int:
-        return sum(len(self._recent(one)) >= MAX_STRIKES for one in list(self._strikes))
+        return sum(len(self._recent(one)) >= MAX_STRIKES for one in list(self.strikes))
 
     def _recent(self, digest: str) -> list[float]:
-        times = self._strikes.get(digest, [])
+        times = self.strikes.get(digest, [])
         return [at for at in times if self._clock() - STRIKE_LIFETIME_S < at]
-
-    def dump(self) -> dict[str, list[float]]:
-        return dict(self._strikes)
-
-    def load(self, strikes: Mapping[str, Iterable[float]]) -> None:
-        self._strikes |= {str(digest): list(map(float, at)) for digest, at in strikes.items()}
 
 
 def digest_of(model: str, text: object, options: Mapping[str, Any]) -> str | None:
@@ -143,11 +131,11 @@ def digest_of(model: str, text: object, options: Mapping[str, Any]) -> str | Non
 
 def dump_state(crashes: CrashLog, quarantine: Quarantine) -> str:
     """Serialize both for the process that replaces this one."""
-    return json.dumps({"crashes": crashes.dump(), "strikes": quarantine.dump()})
+    return json.dumps({"crashes": list(crashes.times), "strikes": quarantine.strikes})
 
 
 def load_state(text: str, crashes: CrashLog, quarantine: Quarantine) -> None:
     """Restore the state that the previous process serialized."""
     state = json.loads(text)
-    crashes.load(state["crashes"])
-    quarantine.load(state["strikes"])
+    crashes.times.extend(state["crashes"])
+    quarantine.strikes |= state["strikes"]

@@ -7,7 +7,6 @@ the event loop of dozens of streams.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -18,50 +17,36 @@ from vivace.audio.encode import open_encoder
 from vivace.audio.formats import FORMATS, SPEECH_FORMATS
 from vivace.audio.resample import StreamResampler
 from vivace.errors import AudioError, EngineError
-from vivace.serve.gauges import CountedThreads
-from vivace.serve.metrics import Metrics
 
 CHEAP = ("flac", "wav", "pcm")  # encoded on the event loop: a thread would cost more
 
 
-class Encoders:
-    """Opens encoders that share one thread pool."""
+def missing_formats() -> list[str]:
+    """Import the encoders, which takes a while. Returns the formats that are not installed."""
+    missing = []
+    for name in SPEECH_FORMATS:
+        try:
+            open_encoder(name, 24_000).finish()
+        except AudioError:
+            missing.append(name)
+    return missing
 
-    def __init__(self, metrics: Metrics | None = None) -> None:
-        self._threads = CountedThreads(os.cpu_count() or 1, "encode", metrics)
 
-    def warm_up(self) -> list[str]:
-        """Import the encoders, which takes a while. Returns the formats that are not installed."""
-        missing = []
-        for name in SPEECH_FORMATS:
-            try:
-                open_encoder(name, 24_000).finish()
-            except AudioError:
-                missing.append(name)
-        return missing
+class SpeechEncoder:
+    """Encodes one speech: `encode` for every chunk, then `finish`; or `encode_whole`.
 
-    def open(
+    Raises AudioError if the format is unknown, not installed or lacks the sample rate.
+    """
+
+    def __init__(
         self,
+        threads: ThreadPoolExecutor,
         format: str,
         from_rate: int,
         to_rate: int | None = None,
         bit_rate: int | None = None,
-    ) -> SpeechEncoder:
-        """Raises AudioError if the format is unknown, not installed or lacks the sample rate."""
-        return SpeechEncoder(format, from_rate, to_rate or from_rate, bit_rate, self._threads)
-
-
-class SpeechEncoder:
-    """Encodes one speech: `encode` for every chunk, then `finish`; or `encode_whole`."""
-
-    def __init__(
-        self,
-        format: str,
-        from_rate: int,
-        to_rate: int,
-        bit_rate: int | None,
-        threads: ThreadPoolExecutor,
     ) -> None:
+        to_rate = to_rate or from_rate
         self.format, self.sample_rate = format, to_rate
         self._resampler = StreamResampler(from_rate, to_rate)
         self._encoder = open_encoder(format, to_rate, bit_rate)

@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from vivace.serve.errors import Failure
-from vivace.serve.exchange import new_request_id
+from vivace.serve.middleware import new_request_id
 from vivace.serve.settings import ServeSettings
 
 if sys.platform != "win32":

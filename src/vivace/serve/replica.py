@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -136,26 +137,19 @@ class Replica:
 
 
 def _range(value: object) -> tuple[int, int]:
-    fewest, _, most = str(value).partition("-")
-    try:
-        numbers = int(fewest), int(most or fewest)
-    except ValueError:
-        numbers = 0, 0
-    if not 1 <= numbers[0] <= numbers[1]:
+    found = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", str(value))
+    fewest, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if not 1 <= fewest <= most:
         raise RequestError(
             f"replicas must be a number such as 2, or MIN-MAX such as 1-8, not {value!r}"
         )
-    return numbers
+    return fewest, most
 
 
 def _amount(name: str, value: object) -> float:
-    try:
-        number = float(str(value))
-    except ValueError:
-        number = -1.0
-    if not 0 <= number < float("inf"):
+    if not re.fullmatch(r"\d*\.?\d+", str(value)):
         raise RequestError(f"{name} must be a number of 0 or more, such as 0.5, not {value!r}")
-    return number
+    return float(str(value))
 
 
 def _default_gpus(settings: ServeSettings) -> float:

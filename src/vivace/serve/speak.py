@@ -265,8 +265,12 @@ def _open_encoder(
     context: ServeContext, model: ServedModel, request: SpeechRequest
 ) -> SpeechEncoder:
     try:
-        return context.encoders.open(
-            request.response_format, model.card.sample_rate, request.sample_rate, request.bit_rate
+        return SpeechEncoder(
+            context.encoding_threads,
+            request.response_format,
+            model.card.sample_rate,
+            request.sample_rate,
+            request.bit_rate,
         )
     except AudioError as error:
         param = "response_format" if request.sample_rate is None else "sample_rate"

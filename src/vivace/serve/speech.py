@@ -12,6 +12,7 @@ from starlette.responses import Response
 from vivace.serve.admission import SPEECH_PATH
 from vivace.serve.bodies import EventBody
 from vivace.serve.context import ServeContext
+from vivace.serve.encoders import missing_formats
 from vivace.serve.errors import RefusedError
 from vivace.serve.request import SpeechRequest
 from vivace.serve.response import SpeechResponse
@@ -41,7 +42,7 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
 
 def routes(context: ServeContext) -> APIRouter:
     router = APIRouter()
-    if missing := context.encoders.warm_up():
+    if missing := missing_formats():
         log.warning("audio formats that are not installed: %s", ", ".join(missing))
 
     @router.post(

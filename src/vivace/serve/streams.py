@@ -1,18 +1,11 @@
-"""The streams of the server: counted, traced and always closed; a drain waits for them.
-
-    with context.admission.admit(model) as place:
-        async with context.streams.open(model, text, place, options) as chunks:
-            async for chunk in chunks: ...
-
-Leaving the block closes the stream and frees its slot.
-"""
+"""The streams of the server: counted, traced and always closed; a drain waits for them."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import (
     AbstractContextManager,
     ExitStack,
@@ -27,6 +20,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from vivace.audio.clip import AudioChunk
 from vivace.errors import BackendError, EngineError, NumericError, QueueFullError, RunawayError
+from vivace.live_text import LiveText
 from vivace.options import StreamOptions
 from vivace.serve.admission import AdmittedRequest
 from vivace.serve.crashes import digest_of
@@ -77,11 +71,11 @@ class Streams:
     async def open(
         self,
         model: ServedModel,
-        text: str | Iterable[str] | AsyncIterable[str],
+        text: str | LiveText,
         place: AdmittedRequest,
         options: StreamOptions,
     ) -> AsyncIterator[AsyncIterator[AudioChunk]]:
-        """The chunks of one speech.
+        """The chunks of one speech. Leaving the block closes the stream and frees its slot.
 
         Errors in the request are raised here or at the first chunk. After a failure of the backend
         the model is probed, and loaded again if the probe fails.

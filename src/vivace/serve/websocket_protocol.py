@@ -14,7 +14,7 @@ from websockets.http11 import Response
 from websockets.typing import StatusLike
 
 from vivace.serve.errors import Failure
-from vivace.serve.exchange import new_request_id
+from vivace.serve.middleware import new_request_id
 from vivace.serve.protocol import CLOSE_TIMEOUT_S, SendTimeout, error_response
 from vivace.serve.settings import ServeSettings
 

@@ -10,7 +10,7 @@ import asyncio
 import secrets
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
+from pydantic import AfterValidator, AliasChoices, AliasPath, ConfigDict, Field, TypeAdapter
 from starlette.websockets import WebSocket
 
 from vivace.serve.bodies import as_base64
@@ -29,35 +29,28 @@ AUDIO_INPUT = ("input_audio_buffer.", "output_audio_buffer.")
 
 def _check_format(format: object) -> object:
     """PCM, in the current or OpenAI's former notation."""
-    if format not in ("pcm16", PCM, {"type": "audio/pcm"}):
+    if format not in (None, "pcm16", PCM, {"type": "audio/pcm"}):
         raise ValueError(f"must be {PCM}, not {shown(format)}")
     return format
 
 
-class OutputFields(ClientInput):
-    voice: VoiceName | None = None
-    speed: float | None = None
-    format: Annotated[Any, AfterValidator(_check_format)] = "pcm16"
-
-
-class AudioFields(ClientInput):
-    output: OutputFields = OutputFields()
+def _output(name: str) -> Any:
+    """A field of `audio.output`, or in OpenAI's former notation of the object itself."""
+    return Field(None, validation_alias=AliasChoices(AliasPath("audio", "output", name), name))
 
 
 class SessionFields(ClientInput):
-    """A session or a response. The fields of `audio.output` take precedence."""
+    """A session or a response."""
 
     model: str | None = None
-    voice: VoiceName | None = None
-    speed: float | None = None
-    audio: AudioFields = AudioFields()
+    voice: VoiceName | None = _output("voice")
+    speed: float | None = _output("speed")
+    format: Annotated[Any, AfterValidator(_check_format)] = _output("format")
 
     @property
-    def output(self) -> dict[str, Any]:
-        """The given fields among `model`, `voice` and `speed`."""
-        own = self.model_dump(include={"model", "voice", "speed"}, exclude_none=True)
-        inner = self.audio.output.model_dump(include={"voice", "speed"}, exclude_none=True)
-        return own | inner
+    def given(self) -> dict[str, Any]:
+        """The given fields of a `SpeechRequest`."""
+        return self.model_dump(include={"model", "voice", "speed"}, exclude_none=True)
 
 
 class ContentPart(ClientInput):
@@ -213,7 +206,7 @@ class RealtimeSession(SocketSession):
     # -- events of the client ----------------------------------------------------------------
 
     async def _update(self, session: SessionFields) -> None:
-        fields = {**self._fields, **session.output}
+        fields = {**self._fields, **session.given}
         await self._prepare(fields, LATER)
         self._fields = fields
         await self.send_event("session.updated", session=self._session())
@@ -238,7 +231,7 @@ class RealtimeSession(SocketSession):
             texts = [text for item in response.input for text in item.texts]
         text = "\n".join(texts)
         model = self._fields["model"]  # a response cannot change it
-        speech = await self._prepare({**self._fields, **response.output, "model": model}, text)
+        speech = await self._prepare({**self._fields, **response.given, "model": model}, text)
         if response.input is None:
             self._unspoken = []
         self._response = RealtimeResponse(self, text, response.metadata)

@@ -16,7 +16,6 @@ from typing import Any
 
 import httpx
 import pytest
-from starlette.websockets import WebSocketDisconnect
 
 from tests.support.figures import percentile, record
 from tests.support.leaving_clients import (
@@ -35,9 +34,9 @@ from vivace.backends.base import Frames, Samples, Slot
 from vivace.engine.worker import EngineWorker
 from vivace.prompt import Prompt
 from vivace.serve import response as response_module
+from vivace.serve import session as session_module
 from vivace.serve.half_close import POLL_S, PROBE_AFTER_S
 from vivace.serve.settings import ServeSettings
-from vivace.serve.sockets.session import SocketSession
 from vivace.speech import SamplingParams
 
 PEER = 3  # a seed
@@ -226,21 +225,15 @@ async def run_without_disconnects(receive: Any, work: Any) -> None:
     await work
 
 
-async def run_without_cancelling(session: SocketSession) -> None:
-    """A socket session that does not cancel its speech."""
-    draining = asyncio.ensure_future(session.context.streams.draining.wait())
-    with contextlib.suppress(WebSocketDisconnect):
-        await session._websocket.accept()
-        await session.greet()
-        await session._read(draining)
-    draining.cancel()
+async def cancel_nothing(tasks: list[asyncio.Task[Any]]) -> None:
+    """A session that does not cancel its speech."""
 
 
 @pytest.mark.parametrize(
     ("dialect", "target", "name", "broken"),
     [
         ("http-whole", response_module, "run_while_connected", run_without_disconnects),
-        ("omni", SocketSession, "run", run_without_cancelling),
+        ("omni", session_module, "cancel_all", cancel_nothing),
     ],
 )
 def test_control_server_that_ignores_disconnects_is_detected(

@@ -22,6 +22,7 @@ from websockets.frames import Frame, Opcode
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
 from tests.support.websocket_client import OMNI, Talk, audio, talking, types, wait_until
+from vivace.serve import session as base_session
 from vivace.serve import utterance_queue
 from vivace.serve.encoders import SpeechEncoder
 from vivace.serve.settings import ServeSettings
@@ -448,7 +449,8 @@ def test_idle_limit_counts_from_the_last_message(
     def has_handled(count: int) -> bool:
         return handled.total() == count
 
-    monkeypatch.setattr(session, "time", clock)
+    for module in (session, base_session):
+        monkeypatch.setattr(module, "time", clock)
     count_messages(monkeypatch, handled)
     with serving(tmp_path_factory, socket_idle_s=300.0) as server, talking(server) as talk:
         configure(talk)
@@ -472,13 +474,13 @@ class FakeClock:
 def count_messages(
     monkeypatch: pytest.MonkeyPatch, handled: Counter[session.SocketSession]
 ) -> None:
-    take = session.SocketSession._take
+    take = session.SocketSession.take
 
     async def counting_take(each: session.SocketSession, event: Mapping[str, Any]) -> None:
         await take(each, event)
         handled[each] += 1
 
-    monkeypatch.setattr(session.SocketSession, "_take", counting_take)
+    monkeypatch.setattr(session.SocketSession, "take", counting_take)
 
 
 def test_session_with_unfinished_speech_is_not_idle(

@@ -1,8 +1,4 @@
-"""The base class of WebSocket sessions: reading, writing, limits, timeouts and cleanup.
-
-A session reads at all times, so that a disconnect is noticed at once, and speaks in tasks. Messages
-are JSON objects; subclasses define their types.
-"""
+"""The base class of WebSocket sessions: messages as JSON objects, their limits and errors."""
 
 from __future__ import annotations
 
@@ -10,14 +6,15 @@ import asyncio
 import json
 import logging
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Mapping
+from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, RefusedError, describe
+from vivace.serve.session import Session
 from vivace.serve.strict_json import parse_object
 
 log = logging.getLogger(__name__)
@@ -27,27 +24,22 @@ MAX_BAD = 16  # invalid messages before the connection is closed
 MESSAGE_RATE = 1_000.0  # sustained messages per second; bursts may have MAX_BURST messages
 MAX_BURST = 8_192.0
 MAX_REASON_BYTES = 123  # the limit of a close frame
-DRAIN_POLL_S = 0.1
+
+Event = Mapping[str, Any]  # of ASGI
 
 
-class SocketSession(ABC):
-    """One connection."""
+class SocketSession(Session[Event]):
+    """One WebSocket. Subclasses define the types of messages."""
 
     def __init__(self, websocket: WebSocket, context: ServeContext) -> None:
-        self.context = context
-        self.idle_s = context.settings.socket_idle_s
+        super().__init__(context)
         self.is_closed = False
         self._websocket = websocket
         self._lock = asyncio.Lock()  # one writer at a time
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._last_active = time.monotonic()
         self._num_bad = 0
         self._allowance, self._refilled = MAX_BURST, self._last_active
 
-    # -- the protocol ------------------------------------------------------------------------
-
-    async def greet(self) -> None:  # noqa: B027  in most protocols the client sends first
+    async def greet(self) -> None:
         """Send the messages that precede the client's first."""
 
     @abstractmethod
@@ -58,28 +50,17 @@ class SocketSession(ABC):
     async def refuse(self, failure: Failure) -> None:
         """Send an error to the client."""
 
-    @abstractmethod
-    def is_busy(self) -> bool:
-        """Whether speech is pending that needs no further input from the client."""
-
-    # -- the connection ----------------------------------------------------------------------
-
     async def run(self) -> None:
-        """Serve the connection until either side closes it, then cancel its tasks."""
+        """Serve the connection until either side closes it."""
         self.context.streams.check_open()  # status 503, so that a proxy tries another server
-        draining = asyncio.ensure_future(self.context.streams.draining.wait())
         try:
             await self._websocket.accept()
             await self.greet()
-            await self._read(draining)
+            await self.read()
         except WebSocketDisconnect:
             pass
         finally:
             self.is_closed = True
-            draining.cancel()
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def send(self, message: Mapping[str, Any] | bytes) -> None:
         """Send one message. Blocks while the client does not read."""
@@ -92,13 +73,6 @@ class SocketSession(ABC):
         await self._write({"type": "websocket.close", "code": code, "reason": short})
         self._stop_reading()
 
-    def start(self, speech: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run a task that is cancelled with the session and that a drain waits for."""
-        task = self.context.streams.run_held(speech)
-        self._tasks.add(task)
-        task.add_done_callback(self._forget)
-        return task
-
     async def _write(self, event: dict[str, Any]) -> None:
         async with self._lock:
             if self.is_closed:
@@ -110,55 +84,19 @@ class SocketSession(ABC):
                 raise WebSocketDisconnect(GOING_AWAY) from None
         self._last_active = time.monotonic()
 
-    def _stop_reading(self) -> None:
-        if not self._ended.done():
-            self._ended.set_result(None)
+    # -- the session -------------------------------------------------------------------------
 
-    def _forget(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        self._last_active = time.monotonic()
-        if not task.cancelled() and (error := task.exception()) is not None:
-            if not isinstance(error, WebSocketDisconnect):
-                log.error("a WebSocket session failed", exc_info=error)
-            self._stop_reading()
+    async def receive(self) -> Event | None:
+        event = await self._websocket.receive()
+        self.is_closed = self.is_closed or event["type"] == "websocket.disconnect"
+        return None if event["type"] == "websocket.disconnect" else event
 
-    # -- the reader --------------------------------------------------------------------------
-
-    async def _read(self, draining: asyncio.Future[Any]) -> None:
-        receiving: asyncio.Task[Any] | None = None
-        try:
-            while not self._ended.done():
-                receiving = receiving or asyncio.ensure_future(self._websocket.receive())
-                waited = {receiving, self._ended, *([] if draining.done() else [draining])}
-                patience_s = self._patience_s(draining.done())
-                await asyncio.wait(waited, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
-                if receiving.done():
-                    event, receiving = receiving.result(), None
-                    if event["type"] == "websocket.disconnect":
-                        return
-                    await self._take(event)
-                elif draining.done() and not self._tasks:
-                    await self.close(RESTART, "the server is shutting down")
-                elif self._patience_s(False) <= 0:
-                    await self._refuse_idle()
-        finally:
-            if receiving is not None:
-                receiving.cancel()
-
-    def _patience_s(self, is_draining: bool) -> float:
-        if is_draining:
-            return DRAIN_POLL_S
-        if self.is_busy():
-            return self.idle_s
-        return self._last_active + self.idle_s - time.monotonic()
-
-    async def _take(self, event: Mapping[str, Any]) -> None:
-        self._last_active = time.monotonic()
+    async def take(self, message: Event) -> None:
         if not self._may_send_more():
             await self.close(POLICY, f"more than {MESSAGE_RATE:.0f} messages per second")
             return
         try:
-            text = event.get("text")
+            text = message.get("text")
             if text is None:
                 raise RefusedError("messages must be JSON text, not binary", code="not_text")
             await self.handle(parse_object(text))
@@ -166,6 +104,14 @@ class SocketSession(ABC):
             raise
         except Exception as error:
             await self._answer(describe(error))
+
+    async def end_idle(self, failure: Failure) -> None:
+        await self.refuse(failure)
+        if not self.is_closed:
+            await self.close(NORMAL, failure.message)
+
+    async def end_drained(self) -> None:
+        await self.close(RESTART, "the server is shutting down")
 
     async def _answer(self, failure: Failure) -> None:
         await self.refuse(failure)
@@ -175,14 +121,15 @@ class SocketSession(ABC):
         elif self._num_bad >= MAX_BAD and not self.is_closed:
             await self.close(POLICY, f"{MAX_BAD} messages were invalid")
 
-    async def _refuse_idle(self) -> None:
-        failure = Failure(408, f"no message for {self.idle_s:g} s", "idle")
-        await self.refuse(failure)
-        if not self.is_closed:
-            await self.close(NORMAL, failure.message)
-
     def _may_send_more(self) -> bool:
         now = time.monotonic()
         gained = (now - self._refilled) * MESSAGE_RATE
         self._allowance, self._refilled = min(MAX_BURST, self._allowance + gained) - 1, now
         return self._allowance >= 0
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        super()._forget(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            if not isinstance(error, WebSocketDisconnect):
+                log.error("a WebSocket session failed", exc_info=error)
+            self._stop_reading()

@@ -20,11 +20,12 @@ from vivace.serve.validation import ClientInput
 
 MAX_HEADER_BYTES = 65_536  # the limit of asyncio's reader, also in the package's clients
 MAX_PAYLOAD_BYTES = 2**20  # of ignored events, such as microphone audio
+MAX_TYPE_CHARS = 64
 SKIP_BYTES = 65_536
 
 
 class EventHeader(ClientInput):
-    type: str = Field(min_length=1, max_length=64)
+    type: str = Field(min_length=1, max_length=MAX_TYPE_CHARS)
     data: dict[str, Any] = Field(default_factory=dict)
     data_length: int = Field(0, ge=0)
     payload_length: int = Field(0, ge=0)

@@ -52,9 +52,7 @@ class WyomingServer:
 
     async def _drain(self, server: asyncio.Server) -> None:
         await self._context.streams.draining.wait()
-        server.close()
-        for session in list(self._sessions):
-            session.drain()
+        server.close()  # sessions end after their active speech
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = writer.get_extra_info("peername")
@@ -63,12 +61,13 @@ class WyomingServer:
                 writer.write(encode_event(Error(TOO_MANY.message, TOO_MANY.code).event()))
                 writer.close()
             return
-        session = WyomingSession(reader, writer, self._context)
+        check_rate = partial(self._access.check_rate, peer[0] if peer else "-")
+        session = WyomingSession(reader, writer, self._context, check_rate)
         task = asyncio.current_task()
         assert task is not None
         self._sessions[session], self._addresses[session] = task, peer and peer[0]
         try:
-            await session.run(partial(self._access.check_rate, peer[0] if peer else "-"))
+            await session.run()
         finally:
             del self._sessions[session], self._addresses[session]
 

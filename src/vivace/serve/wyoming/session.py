@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +32,7 @@ from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, RefusedError, describe
 from vivace.serve.protocol import num_unsent
 from vivace.serve.request import LATER, SpeechRequest
+from vivace.serve.session import Session
 from vivace.serve.speak import SpeechReport, SpeechSink, Words, prepare, speak
 from vivace.serve.utterance_queue import UtteranceQueue
 from vivace.serve.validation import UNKNOWN_TYPE, read_message
@@ -91,47 +92,47 @@ class WyomingUtterance(SpeechSink):
         raise error  # it ends the session
 
 
-class WyomingSession:
-    """Reads events at all times, so that a disconnect is noticed at once; speaks in tasks."""
-
+class WyomingSession(Session[Event]):
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, context: ServeContext
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        context: ServeContext,
+        check_rate: Callable[[], None],
     ) -> None:
-        self._reader, self._writer, self._context = reader, writer, context
+        super().__init__(context)
+        self._reader, self._writer, self._check_rate = reader, writer, check_rate
         self._settings = context.settings
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._utterances = UtteranceQueue[WyomingUtterance](self._start, self._speak)
+        self._utterances = UtteranceQueue[WyomingUtterance](self.start, self._speak)
         self._sending = asyncio.Lock()
-        self._ended: asyncio.Future[Failure | None] = asyncio.get_running_loop().create_future()
-        self._is_draining = False
-        self._has_sent = False  # whether the client has sent a whole event
-        self._last_active = time.monotonic()
+        self._failure: Failure | None = None
+        self.idle_s = context.settings.body_timeout_s  # until the first event
 
-    async def run(self, check_rate: Callable[[], None]) -> None:
-        """Serve the connection until either side ends it, then cancel its tasks."""
-        reading = asyncio.ensure_future(self._read(check_rate))
-        waited: set[asyncio.Future[Any]] = {reading, self._ended}
+    def is_busy(self) -> bool:
+        return self._utterances.is_busy
+
+    async def run(self) -> None:
+        """Serve the connection until either side ends it."""
         try:
-            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            await self.read()
+        except OSError:
+            pass  # the client disconnected
+        except Exception as error:
+            self.end(describe(error))
         finally:
-            self.end()
-            # Repeated: before Python 3.12, a completed wait_for swallows a cancellation.
-            while tasks := [task for task in (reading, *self._tasks) if not task.done()]:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.wait(tasks)
-            await self._close(self._ended.result())
+            await self._close()
 
     def end(self, failure: Failure | None = None) -> None:
         """End the connection, after an `error` event if a failure is given."""
         if not self._ended.done():
-            self._ended.set_result(failure)
+            self._failure = failure
+            self._stop_reading()
 
-    def drain(self) -> None:
-        """End the connection after the active speech."""
-        self._is_draining = True
-        if not self._tasks:
-            self.end()
+    async def end_idle(self, failure: Failure) -> None:
+        self.end(failure)
+
+    async def end_drained(self) -> None:
+        self.end()
 
     # -- the connection ----------------------------------------------------------------------
 
@@ -155,12 +156,13 @@ class WyomingSession:
             except OSError as error:
                 raise ConnectionAbortedError("the client disconnected") from error
 
-    async def _close(self, failure: Failure | None) -> None:
+    async def _close(self) -> None:
         """Send the error event, then discard input for a moment: closing a socket with unread input
         resets it, and the client would lose the event."""
         with suppress(OSError, asyncio.TimeoutError):
-            if failure is not None and not self._writer.is_closing():
-                self._writer.write(encode_event(Error(failure.message, failure.code).event()))
+            if self._failure is not None and not self._writer.is_closing():
+                error = Error(self._failure.message, self._failure.code)
+                self._writer.write(encode_event(error.event()))
                 self._writer.write_eof()
                 await asyncio.wait_for(self._discard(), CLOSE_TIMEOUT_S)
         self._writer.close()
@@ -172,80 +174,52 @@ class WyomingSession:
         while await self._reader.read(65_536):
             await asyncio.sleep(0)
 
-    # -- the reader --------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------
 
-    async def _read(self, check_rate: Callable[[], None]) -> None:
-        try:
-            while not self._ended.done() and (event := await self._next_event()) is not None:
-                self._has_sent, self._last_active = True, time.monotonic()
-                await self._handle(event, check_rate)
-        except OSError:
-            pass  # the client disconnected
-        except Exception as error:
-            self.end(describe(error))
-
-    async def _next_event(self) -> Event | None:
-        first = await self._first_byte()
+    async def receive(self) -> Event | None:
+        first = await self._reader.read(1)
         if not first:
             return None
-        limit_s = self._settings.body_timeout_s
+        self._last_active = time.monotonic()
+        limit_s, most = self._settings.body_timeout_s, self._settings.max_message_bytes
         try:
-            most = self._settings.max_message_bytes
             return await asyncio.wait_for(read_event(self._reader, first, most), limit_s)
         except asyncio.TimeoutError:
             raise RefusedError(
                 f"an event was incomplete after {limit_s:g} s", status=408, code="timeout"
             ) from None
 
-    async def _first_byte(self) -> bytes:
-        limit_s = self._settings.socket_idle_s if self._has_sent else self._settings.body_timeout_s
-        while self._reader.exception() is None:
-            await asyncio.sleep(0)  # a reader with a full buffer never yields
-            timeout_s = limit_s
-            if not self._utterances.is_busy:
-                timeout_s = max(0.0, self._last_active + limit_s - time.monotonic())
-            try:
-                return await asyncio.wait_for(self._reader.read(1), timeout_s)
-            except asyncio.TimeoutError:
-                is_idle = not self._utterances.is_busy
-                if is_idle and time.monotonic() >= self._last_active + limit_s:
-                    raise RefusedError(
-                        f"no event for {limit_s:g} s", status=408, code="idle"
-                    ) from None
-        return b""
-
-    # -- events ------------------------------------------------------------------------------
-
-    async def _handle(self, event: Event, check_rate: Callable[[], None]) -> None:
+    async def take(self, message: Event) -> None:
         """Handle an event. Unknown types are ignored, as the protocol requires."""
+        self.idle_s = self._settings.socket_idle_s
         try:
-            read: ClientEvent = read_message(CLIENT_EVENTS, {**event.data, "type": event.type})
+            read: ClientEvent = read_message(CLIENT_EVENTS, {**message.data, "type": message.type})
         except RefusedError as error:
             if error.code == UNKNOWN_TYPE:
                 return
             raise
         match read:
             case Describe():
-                await self.send(await asyncio.to_thread(describe_server, self._context))
+                await self.send(await asyncio.to_thread(describe_server, self.context))
             case Ping(text=text):
                 await self.send(Pong(text).event())
             case Synthesize():
-                self._add_whole(read, check_rate)
+                self._add_whole(read)
             case SynthesizeStart():
                 if self._open is not None:
                     raise RefusedError(
                         "synthesize-start inside a stream; send synthesize-stop first"
                     )
-                self._begin(read, check_rate, is_streamed=True)
+                self._begin(read, is_streamed=True)
             case SynthesizeChunk(text=text):
                 self._need_open(read.type).text.add(text)
             case SynthesizeStop():
                 self._need_open(read.type).text.end()
 
-    def _add_whole(self, event: Synthesize, check_rate: Callable[[], None]) -> None:
+    def _add_whole(self, event: Synthesize) -> None:
         """Inside a stream the event repeats the whole text; it is spoken only if no chunk came."""
         if self._open is None:
-            text = self._begin(event, check_rate, is_streamed=False).text
+            text = self._begin(event, is_streamed=False).text
             text.add(event.text)
             text.end()
         elif self._open.text.is_blank:
@@ -261,10 +235,8 @@ class WyomingSession:
             raise RefusedError(f"{kind} without synthesize-start")
         return self._open
 
-    def _begin(
-        self, event: SpeechEvent, check_rate: Callable[[], None], *, is_streamed: bool
-    ) -> WyomingUtterance:
-        check_rate()
+    def _begin(self, event: SpeechEvent, *, is_streamed: bool) -> WyomingUtterance:
+        self._check_rate()
         text = LiveText(self._settings.max_text_chars)
         utterance = WyomingUtterance(self, event.fields, text, is_streamed)
         self._utterances.add(utterance)
@@ -272,16 +244,9 @@ class WyomingSession:
 
     # -- speech ------------------------------------------------------------------------------
 
-    def _start(self, speech: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self._context.streams.run_held(speech)
-        self._tasks.add(task)
-        task.add_done_callback(self._forget)
-        return task
-
     def _forget(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        self._last_active = time.monotonic()
-        if self._is_draining and not self._tasks:
+        super()._forget(task)
+        if self.context.streams.draining.is_set() and not (self._tasks or task.cancelled()):
             self.end()
 
     async def _speak(self, utterance: WyomingUtterance) -> None:
@@ -295,12 +260,12 @@ class WyomingSession:
     async def _send_speech(self, utterance: WyomingUtterance) -> None:
         text, began = utterance.text, time.perf_counter()
         if utterance.is_streamed:
-            speech = await prepare(self._context, self._request(utterance, LATER))
+            speech = await prepare(self.context, self._request(utterance, LATER))
             await speech.speak(text, utterance)
             await text.wait_end()
             await self.send(SynthesizeStopped().event())
         else:
-            await speak(self._context, self._request(utterance, text.received), utterance)
+            await speak(self.context, self._request(utterance, text.received), utterance)
         log.info(
             "wyoming %s %d characters, %.2f s of audio in %.2f s",
             "stream" if utterance.is_streamed else "synthesize",

@@ -255,7 +255,7 @@ def data_of(size: int) -> bytes:
         (line_of, frames.MAX_HEADER_BYTES),
         (payload_of, frames.MAX_PAYLOAD_BYTES),
         (data_of, 100),
-        (lambda n: b'{"type": "' + b"x" * n + b'"}\n', 64),
+        (lambda n: b'{"type": "' + b"x" * n + b'"}\n', frames.MAX_TYPE_CHARS),
     ],
     ids=["line", "payload", "data", "type"],
 )

@@ -20,8 +20,7 @@ from vivace.audio.files import read_audio
 from vivace.audio.trim import sound_span
 from vivace.backends.eager import EagerBackend
 from vivace.cli.main import main
-from vivace.dialogue.cast import find_cast
-from vivace.dialogue.names import FreeNames
+from vivace.dialogue.cast import FreeNames, find_cast
 from vivace.dialogue.script import DialogueLine, DialogueScript
 from vivace.dialogue.talk import Dialogue, LineSpacing, arrange, track_paths
 from vivace.engine.dialogues import find_voices

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from vivace.audio.formats import RECORDING_EXTENSIONS
-from vivace.dialogue.names import FreeNames
 from vivace.dialogue.script import DialogueLine, DialogueScript
 from vivace.errors import RequestError, UnknownVoiceError
 from vivace.voices.find import VoiceSource, find_voice
@@ -81,3 +80,22 @@ def _is_known(
     if str(source).lower() in presets:
         return True
     return not isinstance(find_voice(source, (), library), str)
+
+
+class FreeNames:
+    """Adds a number to names that are taken: `Ben`, `Ben-2`, `Ben-3`."""
+
+    def __init__(self, fold: Callable[[str], str] = str) -> None:
+        """Two names are equal if `fold` returns the same string for both."""
+        self._fold = fold
+        self._taken: set[str] = set()
+        self._next: dict[str, int] = {}
+
+    def take(self, name: str) -> str:
+        key = self._fold(name)
+        free, number = name, self._next.get(key, 2)
+        while self._fold(free) in self._taken:
+            free, number = f"{name}-{number}", number + 1
+        self._next[key] = number
+        self._taken.add(self._fold(free))
+        return free

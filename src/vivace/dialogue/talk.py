@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from vivace.audio.clip import Audio
 from vivace.audio.trim import sound_span
 from vivace.audio.writer import write_audio
-from vivace.dialogue.names import FreeNames
+from vivace.dialogue.cast import FreeNames
 from vivace.dialogue.script import DialogueLine
 from vivace.errors import RequestError
 from vivace.speech import Usage, join_words, move_words, shown

@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vivace.checkpoint import EMBEDDED
-from vivace.text import known_words
-from vivace.text.known_words import KnownWords
-from vivace.text.tokenizer import TextTokenizer
+from vivace.text import tokenizer as tokenizer_module
+from vivace.text.tokenizer import KnownWords, TextTokenizer
 
 ASCII = st.text(st.characters(max_codepoint=127), max_size=40)
 # Many boundaries of the pattern: contractions, single digits, spaces and line ends.
@@ -45,12 +44,12 @@ def test_text_is_cached_when_all_its_words_are(tokenizer: TextTokenizer) -> None
 
 
 def test_cache_holds_at_most_max_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_words, "MAX_WORDS", 8)
+    monkeypatch.setattr(tokenizer_module, "MAX_KNOWN_WORDS", 8)
     words = KnownWords()
     for number in range(20):
         words.learn("a" * (number + 1), [number], [0])
         assert len(words) <= 8
     words.learn("1" * 100, range(100), range(100))
     assert len(words) <= 8
-    words.learn("b" * (known_words.MAX_LENGTH + 1), [1], [0])
-    assert words.encode("b" * (known_words.MAX_LENGTH + 1)) is None
+    words.learn("b" * (tokenizer_module.MAX_KNOWN_CHARS + 1), [1], [0])
+    assert words.encode("b" * (tokenizer_module.MAX_KNOWN_CHARS + 1)) is None

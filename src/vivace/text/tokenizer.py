@@ -18,12 +18,13 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from vivace.checkpoint_files import read_json, read_text
 from vivace.errors import CheckpointError, RequestError, TextError
-from vivace.text.known_words import KnownWords
 
 Role = Literal["assistant", "user"]
 
 ADDED_ID = re.compile(r"[0-9]{1,9}")
 
+MAX_KNOWN_WORDS = 2**14
+MAX_KNOWN_CHARS = 32  # longer words are not cached
 MAX_STRANDED = 0.01  # share of tokens without a merge; the released vocabulary has 96
 
 # Candidates for tokens: contractions, words, single digits, punctuation, line ends, spaces.
@@ -36,6 +37,17 @@ QWEN2_PATTERN = (
     r"|\s+(?!\S)"
     r"|\s+"
 )
+# `QWEN2_PATTERN` for ASCII text, which NFC does not change.
+_ASCII_WORD = re.compile(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+    r"|[^\r\nA-Za-z0-9]?[A-Za-z]+"
+    r"|[0-9]"
+    r"| ?[^\sA-Za-z0-9]+[\r\n]*"
+    r"|\s*[\r\n]+"
+    r"|\s+(?!\S)"
+    r"|\s+",
+    re.ASCII,
+)
 # The pattern that transformers 4.57.3 uses for a local folder with fix_mistral_regex.
 CAMEL_CASE_PATTERN = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
@@ -46,6 +58,44 @@ CAMEL_CASE_PATTERN = (
     r"|\s+(?!\S)"
     r"|\s+"
 )
+
+
+class KnownWords:
+    """Caches the ids of words of ASCII texts.
+
+    Threads may share it: a word that one thread drops is tokenized again.
+    """
+
+    def __init__(self) -> None:
+        self._ids: dict[str, tuple[int, ...]] = {}
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def encode(self, text: str) -> list[int] | None:
+        """The ids of a text; None if a word is not cached."""
+        if not text.isascii():
+            return None
+        known = self._ids
+        try:
+            return [token_id for word in _ASCII_WORD.findall(text) for token_id in known[word]]
+        except KeyError:
+            return None
+
+    def learn(self, text: str, ids: Sequence[int], word_of: Sequence[int | None]) -> None:
+        """Add the words of a text; `word_of` is the index of each id's word."""
+        if not text.isascii():
+            return
+        words = _ASCII_WORD.findall(text)
+        found: list[list[int]] = [[] for _ in words]
+        for token_id, number in zip(ids, word_of, strict=True):
+            assert number is not None  # only added tokens belong to no word
+            found[number].append(token_id)
+        if len(self._ids) + len(words) > MAX_KNOWN_WORDS:
+            self._ids.clear()
+        for word, own in zip(words[:MAX_KNOWN_WORDS], found, strict=False):
+            if len(word) <= MAX_KNOWN_CHARS:
+                self._ids[word] = tuple(own)
 
 
 class TextTokenizer:

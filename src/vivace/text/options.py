@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from vivace.text.emoji import EMOJI, drop_emoji
 from vivace.text.letters import check_speakable, is_speakable
-from vivace.text.plain import NO_RULES, PlainRules
+from vivace.text.plain import PlainRules
 from vivace.text.trie import Trie
 
 Packing = Literal["whole", "sentences", "words"]
@@ -45,7 +45,7 @@ class ScriptOptions(TextOptions):
     normalize: bool = False  # write numbers, dates, capitals and signs as words
     strip_end: bool = False  # remove white space at the end of an utterance
     plain_breaks: bool = False  # line breaks end utterances; the model gets single spaces only
-    plain: PlainRules = NO_RULES  # used with `plain_breaks`
+    plain: PlainRules = field(default_factory=PlainRules)  # used with `plain_breaks`
     letter_names: Mapping[str, str] = field(default_factory=dict)  # see `vivace.text.letter_names`
     lexicon: tuple[Trie, ...] = ()  # respellings; the first trie has precedence
     seam_s: float = 0.15  # silence added between utterances

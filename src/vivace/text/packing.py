@@ -1,6 +1,6 @@
 """Packs sentences into utterances.
 
-Three packers share one protocol. They differ in how much text they wait for:
+Three packers differ in how much text they wait for:
 
 - `WordPacker` passes words on as they arrive and ends an utterance at the first sentence end
   after `max_chars`. First audio does not wait for the end of a sentence.
@@ -16,9 +16,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from vivace.text.breaks import LINE_END_RUN, BlockEnd, block_end, find_blocks, skip_spaces
+from vivace.text.breaks import LINE_END_RUN, BlockEnd, find_blocks, skip_spaces
 from vivace.text.options import ScriptOptions
 from vivace.text.spans import join
 from vivace.text.split import SentenceSplitter, goes_on, split_sentences
@@ -43,16 +42,8 @@ class Cut:
     is_paragraph: bool = False  # the next utterance begins another paragraph
 
 
-class Packer(Protocol):
-    """Receives a text in pieces and returns text and the cuts between utterances."""
-
-    def feed(self, piece: str) -> list[str | Cut]: ...
-
-    def finish(self) -> list[str | Cut]:
-        """Return the rest. The next piece begins another text."""
-
-
-def open_packer(options: ScriptOptions) -> Packer:
+def open_packer(options: ScriptOptions) -> WholeTextPacker | BlockPacker:
+    """A stage that returns text and the cuts between utterances."""
     return WholeTextPacker(options) if options.packing == "whole" else BlockPacker(options)
 
 
@@ -86,23 +77,19 @@ class BlockPacker:
         if run := _OPEN_RUN.search(text):
             text, self._held = text[: run.start()], text[run.start() :]
         events: list[str | Cut] = []
-        start = 0
-        for found in LINE_END_RUN.finditer(text):
-            if kind := block_end(found[0], has_marks=self._options.plain_breaks):
-                events += self._end_block(text[start : found.start()], kind)
-                start = found.end()
-        return events + self._packer.feed(text[start:])
+        for start, end, kind in find_blocks(text, has_marks=self._options.plain_breaks):
+            events += self._packer.feed(text[start:end])
+            if kind is not None:
+                events += self._packer.finish()
+                events.append(Cut(is_paragraph=kind == "paragraph"))
+                self._packer = self._open()
+        return events
 
     def finish(self) -> list[str | Cut]:
         events = [*self._packer.feed(self._held), *self._packer.finish()]
         self._held = ""
         self._packer = self._open()
         return events
-
-    def _end_block(self, text: str, kind: BlockEnd) -> list[str | Cut]:
-        events = [*self._packer.feed(text), *self._packer.finish()]
-        self._packer = self._open()
-        return [*events, Cut(is_paragraph=kind == "paragraph")]
 
 
 class SentencePacker:

@@ -29,9 +29,6 @@ class PlainRules:
     end_stop: bool = False  # an utterance that ends with a word gets a full stop
 
 
-NO_RULES = PlainRules()
-
-
 class PlainText:
     """Simplifies utterances in pieces; `finish` ends an utterance."""
 

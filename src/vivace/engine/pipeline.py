@@ -118,7 +118,8 @@ class Pipeline:
             elif isinstance(slot, Exception):
                 if one.num_retries:
                     log.warning("a retry was not admitted, words are missing: %s", slot)
-                one.refuse(_as_refusal(slot))
+                reason = f"the backend rejected the prompt ({describe(slot)})"
+                one.refuse(slot if isinstance(slot, TTSError) else engine_error(reason, slot))
             else:
                 one.admit(slot, began)
                 one.admit_ms = 1000 * seconds
@@ -179,12 +180,10 @@ def _slots(utterances: Sequence[Utterance]) -> list[Slot]:
     return [one.slot for one in utterances if one.slot is not None]
 
 
-def _as_refusal(error: Exception) -> Exception:
-    if isinstance(error, TTSError):
-        return error
-    refusal = EngineError(f"the backend rejected the prompt ({describe(error)})")
-    refusal.__cause__ = error
-    return refusal
+def engine_error(reason: str, fault: BaseException) -> EngineError:
+    error = EngineError(reason)
+    error.__cause__ = fault
+    return error
 
 
 def describe(fault: BaseException) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from vivace.backends.base import Backend
 from vivace.device import is_context_lost, use_threads
-from vivace.engine.pipeline import Pipeline, describe
+from vivace.engine.pipeline import Pipeline, describe, engine_error
 from vivace.engine.scheduler import EngineLimits, Plan, Scheduler
 from vivace.engine.turn_report import TurnHook, TurnReport, call_hooks
 from vivace.engine.utterance import State, Utterance
@@ -219,9 +219,3 @@ class EngineWorker:
     def _fail(self, utterance: Utterance, error: EngineError) -> None:
         utterance.fail(error)
         self.scheduler.resume(utterance)  # the next sweep removes it
-
-
-def engine_error(reason: str, fault: BaseException) -> EngineError:
-    error = EngineError(reason)
-    error.__cause__ = fault
-    return error

@@ -295,7 +295,7 @@ class Stream(Iterator[AudioChunk]):
         reader = self._reader = UtteranceReader(self._engine, utterance)
         if self._is_cancelled:  # set by any thread, and never unset
             utterance.is_cancelled = True
-        timings = self._timings.begin(utterance, line) if self._timings else None
+        timings = UtteranceTimings(self._timings, utterance, line) if self._timings else None
         first = self._made.num_given
         blocks = read_blocks(reader, line, self._sizes(), timings, lambda: self._is_cancelled)
         try:

@@ -1,7 +1,4 @@
-"""Word timings of utterances from the attention of one talker head.
-
-All passes over the model run on the engine's thread.
-"""
+"""Selects the talker's attention head that follows the text."""
 
 from __future__ import annotations
 
@@ -17,7 +14,6 @@ from vivace.model.talker import Qwen3TTS
 from vivace.prompt import Prompt
 from vivace.timing.attention import TextAttention
 from vivace.timing.path import MAX_STEP, TextPath, Weights
-from vivace.timing.words import IdSpan, Samples, WordSpan, WordTimer
 
 log = logging.getLogger(__name__)
 
@@ -28,10 +24,9 @@ MAX_STEADY = 0.8  # share of steps of exactly one id; above, a head counts rows
 
 
 class Timer:
-    """The word timer of one model.
+    """The head of one model, given by the config or selected by the first text that a head follows.
 
-    The head is given by the config, or selected by the first text that a head follows. `on_head`
-    is called on the engine's thread with a selected head.
+    `on_head` is called on the engine's thread with a selected head.
     """
 
     def __init__(
@@ -52,9 +47,10 @@ class Timer:
         if self._pick(self._all, weights) is None:
             log.info("no attention head follows the text; speech is not checked for missing words")
 
-    def begin(self, prompt: Prompt, num_ids: int) -> UtteranceTimer:
-        """Begin an utterance of which `num_ids` text ids are known."""
-        return UtteranceTimer(self, prompt, num_ids, [self._head] if self._head else self._all)
+    @property
+    def heads(self) -> Sequence[Head]:
+        """The selected head, or all heads until one is selected."""
+        return [self._head] if self._head else self._all
 
     def choose(self, heads: Sequence[Head], weights: NDArray[np.float32]) -> int | None:
         """Select the head that follows the text by `weights` [heads, frames, ids], or None."""
@@ -79,47 +75,6 @@ class Timer:
         return None
 
 
-class UtteranceTimer:
-    """Word timings of one utterance; without a selected head, words come at the end."""
-
-    def __init__(self, timer: Timer, prompt: Prompt, num_ids: int, heads: Sequence[Head]) -> None:
-        self._timer, self._heads, self._num_ids = timer, heads, num_ids
-        self._attention = TextAttention(timer.model, prompt, heads)
-        self._words = WordTimer()
-        self._kept: list[tuple[NDArray[np.float32], Samples]] = []  # until a head is selected
-        self.has_words = True  # False: no head follows the text
-
-    def extend(self, text_ids: Sequence[int], *, is_last: bool) -> None:
-        """Add ids of a live text."""
-        self._attention.extend(text_ids, is_last=is_last)
-        self._num_ids += len(text_ids)
-
-    def feed(
-        self, codes: NDArray[np.int64], samples: Samples, spans: Sequence[IdSpan], *, is_last: bool
-    ) -> list[WordSpan]:
-        """Add frames; `spans` are the words of all ids so far. Return the words that ended."""
-        self._words.spans, words = spans, list[WordSpan]()
-        if len(codes):
-            weights = self._attention.read(codes, self._num_ids)
-            if len(self._heads) == 1:
-                words = self._words.feed(weights[0], samples)
-            else:
-                self._kept.append((weights, samples))
-        if is_last and self._kept:
-            words += self._choose()
-        return words + (self._words.finish() if is_last else [])
-
-    def _choose(self) -> list[WordSpan]:
-        kept, self._kept = self._kept, []
-        whole = np.concatenate([_widen(weights, self._num_ids) for weights, _ in kept], axis=1)
-        best = self._timer.choose(self._heads, whole)
-        self.has_words = best is not None
-        if best is None:
-            self._words.spans = ()
-            return []
-        return self._words.feed(whole[best], np.concatenate([samples for _, samples in kept]))
-
-
 def _likely(weights: NDArray[np.float32]) -> NDArray[np.int64]:
     """The heads whose peaks move forward through most of the text; only these are scored."""
     peaks = weights.argmax(2)  # [heads, frames]
@@ -142,7 +97,3 @@ def score(weights: Weights) -> float:
         return 0.0
     near = [row[max(0, p - 1) : p + 2].sum() for row, p in zip(weights, places, strict=True)]
     return float(np.mean(near) * len(set(path.places)) / weights.shape[1])
-
-
-def _widen(weights: NDArray[np.float32], num_ids: int) -> NDArray[np.float32]:
-    return np.pad(weights, ((0, 0), (0, 0), (0, num_ids - weights.shape[2])))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -26,8 +26,9 @@ SPEAKER = -2  # in codebook 0: the speaker's vector is added to this row
 T = TypeVar("T")
 
 SAMPLE_RATES = (4_000, 192_000)  # Hz; below, a window of 10 ms has too few samples to measure
-# Limits of integers that no tensor shape confirms and that cost memory or time.
-LIMITS = {
+# Limits of numbers that no tensor shape confirms: integers that cost memory or time, and floats
+# that give infinities.
+LIMITS: dict[str, tuple[float, float]] = {
     "max_position_embeddings": (1, 2**20),
     "sliding_window": (1, 2**16),
     "input_sample_rate": SAMPLE_RATES,
@@ -38,8 +39,6 @@ LIMITS = {
     "dilation_growth_rate": (1, 64),
     "enc_dilations": (1, 64),
     "max_utterance_chars": (20, 10_000),
-}
-FLOAT_LIMITS = {  # limits against infinities; other numbers must be positive and finite
     "rope_theta": (1.0, 1e12),
     "rms_norm_eps": (1e-12, 1.0),
     "norm_eps": (1e-12, 1.0),
@@ -326,45 +325,38 @@ def _build(cls: type[T], raw: Mapping[str, Any], where: str) -> T:
             values[name] = _build(SECTIONS[name], value, where)
         elif name in raw:
             values[name] = tuple(value) if isinstance(value, list) else value
-            _check_type(name, item.type, values[name], where)
+            _check(name, str(item.type), values[name], where)
         elif not has_default:
             raise CheckpointError(f"{where}: {cls.__name__} needs the key {name!r}")
     return cls(**values)
 
 
-def _check_type(name: str, annotation: Any, value: Any, where: str) -> None:
-    if annotation == "bool":
-        if not isinstance(value, bool):
-            raise CheckpointError(f"{where}: {name} must be true or false, not {value!r:.80}")
-    elif annotation == "int":
-        _check_int(name, value, where)
-    elif annotation == "float":
-        if type(value) not in (int, float) or not 0 < value < math.inf:
-            raise CheckpointError(
-                f"{where}: {name} must be a number above 0, not {reprlib.repr(value)}"
-            )
-        low, high = FLOAT_LIMITS.get(name, (0.0, math.inf))
-        if not low <= value <= high:
-            raise CheckpointError(
-                f"{where}: {name} is {value}; it must be from {low:g} to {high:g}"
-            )
-    elif annotation == "tuple[int, ...]":
-        if not isinstance(value, tuple) or not value:
-            raise CheckpointError(f"{where}: {name} must be a list, not {reprlib.repr(value)}")
-        for number in value:
-            _check_int(name, number, where)
-    else:
-        kind = Mapping if annotation.startswith("Mapping") else str
-        if not isinstance(value, kind):
-            raise CheckpointError(
-                f"{where}: {name} must be {'an object' if kind is Mapping else 'a string'}, "
-                f"not {reprlib.repr(value)}"
-            )
+# By annotation: whether a value of JSON has the type, and the name of the type in errors.
+JSON_TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "bool": (lambda value: isinstance(value, bool), "true or false"),
+    "int": (lambda value: type(value) is int, "a number"),
+    "float": (
+        lambda value: type(value) in (int, float) and 0 < value < math.inf,
+        "a number above 0",
+    ),
+    "tuple[int, ...]": (
+        lambda value: isinstance(value, tuple) and {type(each) for each in value} == {int},
+        "a list of numbers",
+    ),
+    "Mapping": (lambda value: isinstance(value, Mapping), "an object"),
+    "str": (lambda value: isinstance(value, str), "a string"),
+}
 
 
-def _check_int(name: str, value: Any, where: str) -> None:
-    if type(value) is not int:
-        raise CheckpointError(f"{where}: {name} must be a number, not {reprlib.repr(value)}")
-    low, high = LIMITS.get(name, (value, value))
-    if not low <= value <= high:
-        raise CheckpointError(f"{where}: {name} is {value}; it must be from {low} to {high}")
+def _check(name: str, annotation: str, value: Any, where: str) -> None:
+    kind = "Mapping" if annotation.startswith("Mapping") else annotation
+    has_type, type_name = JSON_TYPES.get(kind, JSON_TYPES["str"])
+    if not has_type(value):
+        raise CheckpointError(f"{where}: {name} must be {type_name}, not {reprlib.repr(value)}")
+    if name in LIMITS:
+        low, high = LIMITS[name]
+        for number in value if isinstance(value, tuple) else (value,):
+            if not low <= number <= high:
+                raise CheckpointError(
+                    f"{where}: {name} is {number}; it must be from {low:,} to {high:,}"
+                )

@@ -240,7 +240,7 @@ class Compared:
         self._layers, self._fused = layers, fused
         self.name, self.packs_prompts = layers.name, layers.packs_prompts
         self.frames_per_graph, self.slot_updater = layers.frames_per_graph, layers.slot_updater
-        self.kind, self.text_vectors = layers.kind, layers.text_vectors
+        self.kind = layers.kind
         self.read_prompts = layers.read_prompts
         self.num_draws = self.num_equal = self.num_frames = 0
         self.distances: list[float] = []

@@ -303,10 +303,7 @@ def test_slot_that_ends_at_first_frame_has_no_audio(part: Tiny) -> None:
     frames = backend.step([slot], 1)
     ended = Frames(frames.codes[:, :0], (0,), ("stop",))
     assert not len(backend.render([slot], ended)[0])
-    left = backend.admit(prompt, params(5))
-    backend.step([left], 1)
-    backend.release(left)
-    assert not backend._renderer.num_ahead
+    assert backend._slots[slot].ahead is None
 
 
 @pytest.mark.ci
@@ -318,7 +315,8 @@ def test_codec_of_short_step_is_queued_behind_its_frames(part: Tiny) -> None:
         slots = [backend.admit(prompt, params(seed)) for seed in (5, 6)]
         for size in sizes:
             frames = backend.step(slots, size)
-            assert bool(backend._renderer.num_ahead) == (size in (1, 2, 4))
+            is_ahead = [backend._slots[slot].ahead is not None for slot in slots]
+            assert is_ahead == [size in (1, 2, 4)] * 2
             sounds.append(backend.render(slots, frames))
         for row, seed in enumerate((5, 6)):
             expected = speak_and_render(part.backend(), prompt, params(seed), [sum(sizes)])

@@ -54,7 +54,7 @@ def test_staged_pass_is_not_overwritten_before_its_copy(
     with LateCopies() as late:
         for each in passes:
             prefill._set_inputs(each, 16)
-    inputs = prefill._inputs[16].packed
+    inputs = prefill._inputs[16]
     (first, second) = late.waiting
     for (target, source), each in zip((first, second), passes, strict=True):
         assert target is inputs

@@ -15,7 +15,8 @@ from tests.support.slots import stored
 from tests.support.tiny import Tiny
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.codec_plain import PlainDecoder
-from vivace.backends.cuda_graph.frame import SamplingRows
+from vivace.backends.cuda_graph.frame import DrawKind, SamplingState
+from vivace.backends.cuda_graph.slot_table import Number, Scale
 from vivace.backends.frame_maker import FrameCodes
 from vivace.checkpoint import EMBEDDED, Checkpoint
 from vivace.model import ops
@@ -103,10 +104,13 @@ def test_draw_kernel_equals_sampling_py(book: int) -> None:
     penalty = torch.full((batch,), 1.05, device=CUDA)
     is_early = torch.arange(batch, device=CUDA) % 2 == 0
     table = random_rows(num_codes, 96)
-    first = draw_kernels.FirstCode(history, penalty, is_early, 2150, 2048)
-    sampling_rows = SamplingRows(
-        shape.temperature[:, 0], shape.top_p[:, 0], shape.is_greedy[:, 0].long(), shape.last[:, 0]
-    )
+    numbers = torch.zeros(len(Number), batch, dtype=torch.int64, device=CUDA)
+    scales = torch.full((len(Scale), batch), 1.05, device=CUDA)
+    draws = SamplingState(DrawKind(None, has_top_p=False), numbers, scales, history, is_early)
+    rows_of_book = draws.predictor if book else draws.talker
+    rows_of_book.temperature.copy_(shape.temperature[:, 0])
+    rows_of_book.is_greedy.copy_(shape.is_greedy[:, 0])
+    rows_of_book.last.copy_(shape.last[:, 0])
     drawn = FrameCodes(
         codes=torch.zeros(batch, 2, dtype=torch.int64, device=CUDA),
         is_finite=torch.ones(batch, dtype=torch.int8, device=CUDA),
@@ -114,7 +118,7 @@ def test_draw_kernel_equals_sampling_py(book: int) -> None:
     )
     next_x = torch.empty(batch, 96, device=CUDA, dtype=torch.bfloat16)
     draw_kernels.draw_code(
-        logits, noise, sampling_rows, first, table, next_x, drawn, book, is_shaped=False
+        logits, noise, draws, table, next_x, drawn, book, eos=2150, first_special=2048
     )
     if book == 0:
         ids = torch.arange(num_codes, device=CUDA)

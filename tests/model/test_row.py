@@ -24,7 +24,7 @@ def test_row_stack_equals_talker(tiny: Callable[[str], Tiny], name: str) -> None
     talker = tiny(name).model.talker
     x = rows(9, talker.config.hidden_size)
     expected = talker(x, talker.rope.span(0, 9, x), KeyValueCache(talker.config.num_hidden_layers))
-    stack = RowStack(talker.model.layers, talker.model.norm, talker.rope, torch.nn.Identity())
+    stack = RowStack(talker)
     cache = KeyValueCache(talker.config.num_hidden_layers)
     found = torch.stack([stack(row, cache.length, cache) for row in x[0]])
     assert torch.allclose(found, expected[0], rtol=0, atol=1e-5)
@@ -37,12 +37,7 @@ def test_row_stack_equals_predictor(tiny: Callable[[str], Tiny], name: str) -> N
     predictor, num_layers = talker.code_predictor, talker.code_predictor.config.num_hidden_layers
     x = rows(5, talker.config.hidden_size)
     expected = predictor(x, 0, KeyValueCache(num_layers))
-    stack = RowStack(
-        predictor.model.layers,
-        predictor.model.norm,
-        predictor.rope,
-        predictor.small_to_mtp_projection,
-    )
+    stack = RowStack(predictor)
     cache = KeyValueCache(num_layers)
     found = torch.stack([stack(row, cache.length, cache) for row in x[0]])
     assert torch.allclose(found, expected[0], rtol=0, atol=1e-5)

@@ -42,6 +42,8 @@ attention on the whole text. Measured at the head given to `Backend.watch`."""
 Loudness = NDArray[np.float32]
 """The root mean square of each frame; not finite where a sample is not."""
 
+Sound = tuple[Samples, Loudness]
+
 
 class SlotFrames(NamedTuple):
     """Frames that one slot made in a step."""

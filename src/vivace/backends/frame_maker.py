@@ -5,11 +5,11 @@ Faster backends are tested against its codes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vivace.backends.slots import SlotState
 from vivace.model.cache import NO_PLACE, KeyValueCache, RaggedCaches, WatchedCache
@@ -65,14 +65,17 @@ class FrameCodes:
 
 
 @dataclass(frozen=True, slots=True)
-class _StepSampling:
-    """Sampling parameters and noise of the rows of one step."""
+class FrameSampling:
+    """Sampling parameters of the rows of a batch."""
 
-    talker_shape: Shape
-    predictor_shape: Shape
-    penalty: Tensor  # [rows, 1]
-    first_noise: Tensor  # of codebook 0: [rows, frames, codes]
-    rest_noise: list[Tensor]  # of the other codebooks: [rows, frames, codes] each
+    talker: Shape
+    predictor: Shape
+    penalty: Tensor  # [B, 1]
+
+    def quieten(self, noise: Sequence[Tensor]) -> list[Tensor]:
+        """Set the noise of greedy rows to 0: [B, frames, codes] of each codebook."""
+        first, *rest = noise
+        return [self.talker.quieten(first), *(self.predictor.quieten(part) for part in rest)]
 
 
 class FrameMaker:
@@ -89,15 +92,15 @@ class FrameMaker:
         self._noise = noise_table(model)
         self._ban, self._early_ban = (ban[None] for ban in bans(model))  # [1, vocabulary]
         is_short = num_rows == 1 and model.device.type == "cpu" and model.dtype == torch.float32
-        self._row_talker = _row_talker(model) if is_short else None
-        self._row_predictor = _row_predictor(model) if is_short else None
+        self._row_talker = RowStack(self._talker) if is_short else None
+        self._row_predictor = RowStack(self._predictor) if is_short else None
         pad = torch.tensor([[model.config.tts_pad_token_id]], device=model.device)
         self._pad_vector = model.talker.text_vectors(pad)  # [1, 1, hidden]
 
     def run(self, states: Sequence[EagerSlot], num_frames: int) -> None:
         """Make up to `num_frames` frames for each of at most `num_rows` slots."""
         first = [state.num_frames for state in states]
-        draws = self._prepare(states, num_frames)
+        sampling, noise = self._prepare(states, num_frames)
         for frame in range(num_frames):
             # A slot that waited in an earlier frame gets text only before the next step.
             ready = [
@@ -107,62 +110,47 @@ class FrameMaker:
             ]
             if not ready:
                 return
-            self._make_frame(states, ready, draws, frame)
+            self._make_frame(states, ready, sampling, [part[:, frame] for part in noise])
 
-    def _prepare(self, states: Sequence[EagerSlot], num_frames: int) -> _StepSampling:
+    def _prepare(
+        self, states: Sequence[EagerSlot], num_frames: int
+    ) -> tuple[FrameSampling, list[Tensor]]:
+        """Sampling parameters, and the noise of each codebook: [rows, frames, codes]."""
+        config, device = self._config, self._device
         missing = self._num_rows - len(states)
         params = [state.sampling for state in states] + [SamplingParams(seed=0)] * missing
-        talker_shape = Shape.of(
-            [(p.temperature, p.top_k, p.top_p) for p in params],
-            self._config.vocab_size,
-            self._device,
+        talker = [(p.temperature, p.top_k, p.top_p) for p in params]
+        predictor = [(p.residual_temperature, p.predictor_top_k, p.predictor_top_p) for p in params]
+        penalties = torch.tensor([p.repetition_penalty for p in params], dtype=torch.float32)
+        sampling = FrameSampling(
+            Shape.of(talker, config.vocab_size, device),
+            Shape.of(predictor, config.code_predictor_config.vocab_size, device),
+            penalties[:, None].to(device),
         )
-        predictor_shape = Shape.of(
-            [(p.residual_temperature, p.predictor_top_k, p.predictor_top_p) for p in params],
-            self._config.code_predictor_config.vocab_size,
-            self._device,
-        )
-        penalties = [p.repetition_penalty for p in params]
-        seeds = [p.seed for p in params]
+        seeds = torch.tensor([p.seed for p in params], device=device)
         first = [state.num_frames for state in states] + [0] * missing
-        noise, *rest = self._noise.frames(
-            torch.tensor(seeds, device=self._device),
-            torch.tensor(first, device=self._device),
-            num_frames,
-        )
-        return _StepSampling(
-            talker_shape=talker_shape,
-            predictor_shape=predictor_shape,
-            penalty=torch.tensor(penalties, dtype=torch.float32, device=self._device)[:, None],
-            first_noise=talker_shape.quieten(noise),
-            rest_noise=[predictor_shape.quieten(part) for part in rest],
-        )
+        noise = self._noise.frames(seeds, torch.tensor(first, device=device), num_frames)
+        return sampling, sampling.quieten(noise)
 
     def _make_frame(
-        self, states: Sequence[EagerSlot], ready: Sequence[int], draws: _StepSampling, frame: int
+        self,
+        states: Sequence[EagerSlot],
+        ready: Sequence[int],
+        sampling: FrameSampling,
+        noise: Sequence[Tensor],  # of each codebook: [rows, codes]
     ) -> None:
         self._read_rows([states[i] for i in ready if states[i].code_sum is not None])
-        hidden = self._stack([state.hidden for state in states])  # [rows, 1, hidden]
-        first, score = draw_first_codes(
-            self._talker,
-            hidden,
-            draws.talker_shape,
-            draws.penalty,
-            history=self._stack([state.history for state in states]),
-            is_banned=self._stack([self._banned(state) for state in states]),
-            noise=draws.first_noise[:, frame],
-        )
         self._predictor_cache.clear()
-        made = draw_residual_codes(
+        made = draw_frame(
             self._talker,
             self._predict,
-            hidden,
-            first,
-            score,
-            draws.predictor_shape,
-            (part[:, frame] for part in draws.rest_noise),
+            self._stack([state.hidden for state in states]),
+            sampling,
+            noise,
+            history=self._stack([state.history for state in states]),
+            is_banned=self._stack([self._banned(state) for state in states]),
         )
-        is_finite, first_codes = made.is_finite.tolist(), first.tolist()
+        is_finite, first_codes = made.is_finite.tolist(), made.codes[:, 0].tolist()
         for i in ready:
             if not is_finite[i]:
                 states[i].status = "failed"
@@ -215,29 +203,42 @@ class FrameMaker:
         return torch.cat([*rows, *[torch.zeros_like(rows[0])] * missing])
 
 
+def draw_frame(
+    talker: Talker,
+    predict: Callable[[Tensor], Tensor],  # new rows [B, T, hidden] to the last one's [B, hidden]
+    hidden: Tensor,  # [B, 1, hidden], of the talker
+    sampling: FrameSampling,
+    noise: Sequence[Tensor],  # of each codebook: [B, codes]
+    *,
+    history: Tensor,  # bool [B, codes], of codebook 0
+    is_banned: Tensor,  # bool [B, codes], of codebook 0
+) -> FrameCodes:
+    first, score = draw_first_codes(talker, hidden, sampling, noise[0], history, is_banned)
+    return draw_residual_codes(talker, predict, hidden, first, score, sampling.predictor, noise[1:])
+
+
 def draw_first_codes(
     talker: Talker,
-    hidden: Tensor,  # [B, 1, hidden]
-    shape: Shape,
-    penalty: Tensor,  # [B, 1]
-    *,
-    history: Tensor,  # bool [B, codes]
-    is_banned: Tensor,  # bool [B, codes]
-    noise: Tensor,  # [B, codes]
+    hidden: Tensor,
+    sampling: FrameSampling,
+    noise: Tensor,
+    history: Tensor,
+    is_banned: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Codes of codebook 0 [B], and the score of each draw."""
     logits = talker.codec_head(hidden[:, 0]).float()
-    return draw(talker_scores(logits, history, penalty, is_banned, shape), noise)
+    scores = talker_scores(logits, history, sampling.penalty, is_banned, sampling.talker)
+    return draw(scores, noise)
 
 
 def draw_residual_codes(
     talker: Talker,
-    predict: Callable[[Tensor], Tensor],  # new rows [B, T, hidden] to the last one's [B, hidden]
-    hidden: Tensor,  # [B, 1, hidden], of the talker
+    predict: Callable[[Tensor], Tensor],
+    hidden: Tensor,
     first: Tensor,  # [B], codes of codebook 0
     score: Tensor,  # [B], of the draws of codebook 0
     shape: Shape,
-    noise: Iterable[Tensor],  # of each codebook from 1 on: [B, codes]
+    noise: Sequence[Tensor],  # of each codebook from 1 on: [B, codes]
 ) -> FrameCodes:
     """Draw the other codebooks."""
     vectors = [talker.model.codec_embedding(first)[:, None]]
@@ -284,14 +285,3 @@ def _keep(state: EagerSlot, first: int, codes: Tensor, code_sum: Tensor) -> None
     state.num_frames += 1
     if state.num_frames >= state.max_frames:
         state.status = "length"
-
-
-def _row_talker(model: Qwen3TTS) -> RowStack:
-    body = model.talker.model
-    return RowStack(body.layers, body.norm, model.talker.rope, nn.Identity())
-
-
-def _row_predictor(model: Qwen3TTS) -> RowStack:
-    predictor = model.talker.code_predictor
-    body, projection = predictor.model, predictor.small_to_mtp_projection
-    return RowStack(body.layers, body.norm, predictor.rope, projection)

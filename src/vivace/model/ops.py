@@ -10,8 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# PyTorch before 2.5, and builds for Jetson that lag behind, repeat the keys instead.
-HAS_GROUPED_QUERIES = "enable_gqa" in (F.scaled_dot_product_attention.__doc__ or "")
 MAX_WINDOWS = 2_400_000  # elements; more would exceed a core's cache
 
 
@@ -53,9 +51,6 @@ def attention(
         rows = q.reshape(q.shape[0], k.shape[1], -1, q.shape[3])
         return F.scaled_dot_product_attention(rows, k, v).reshape(q.shape)
     if q.shape[1] == k.shape[1]:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal)
-    if not HAS_GROUPED_QUERIES:
-        k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal)
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, is_causal=is_causal, enable_gqa=True

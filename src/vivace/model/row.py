@@ -6,13 +6,13 @@ weights are plain attributes, the row is a vector, and residual sums are part of
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from vivace.model.layers import Attend, Block, Linear, RMSNorm, Rope
+from vivace.model.code_predictor import CodePredictor
+from vivace.model.layers import Attend, Block, Linear
+from vivace.model.talker import Talker
 
 
 class RowBlock:
@@ -50,12 +50,12 @@ class RowBlock:
 class RowStack:
     """Optional projection, layers and final norm."""
 
-    def __init__(
-        self, layers: Iterable[nn.Module], norm: RMSNorm, rope: Rope, projection: nn.Module
-    ) -> None:
-        self._blocks = [RowBlock(layer) for layer in layers if isinstance(layer, Block)]
-        self._norm, self._eps = norm.weight, norm.eps
-        self._rope = rope
+    def __init__(self, part: Talker | CodePredictor) -> None:
+        body = part.model
+        self._blocks = [RowBlock(layer) for layer in body.layers if isinstance(layer, Block)]
+        self._norm, self._eps = body.norm.weight, body.norm.eps
+        self._rope = part.rope
+        projection = getattr(part, "small_to_mtp_projection", None)
         self._projection = projection if isinstance(projection, Linear) else None
 
     def __call__(self, x: Tensor, position: int, attend: Attend) -> Tensor:

@@ -26,12 +26,7 @@ from vivace.backends.cuda_graph.buckets import BATCHES, PROMPT_ROWS, largest_bat
 from vivace.backends.cuda_graph.codec import CodecGraphs
 from vivace.backends.cuda_graph.graphs import GraphPool
 from vivace.backends.cuda_graph.layers import AUTO_LAYERS, pick_layers
-from vivace.backends.cuda_graph.memory import (
-    DEFAULT_STREAMS,
-    checked_allocation,
-    format_sizes,
-    pool_size,
-)
+from vivace.backends.cuda_graph.memory import DEFAULT_STREAMS, checked_allocation, pool_size
 from vivace.backends.cuda_graph.pages import PAGE, PagePool, num_pages
 from vivace.backends.cuda_graph.prefill import Prefill, join_tables
 from vivace.backends.cuda_graph.rendering import Renderer
@@ -122,7 +117,7 @@ class CudaGraphBackend:
             self._table.set_head(model.config.timing_config.followed)
         if device.type == "cuda":
             torch.cuda.synchronize(device)  # the graphs run on other streams
-        log.info("memory of the graph backend:\n%s", format_sizes(self.memory()))
+        log.info("memory of the graph backend: %s", self.facts()["memory"])
 
     @staticmethod
     def unfit(model: Qwen3TTS, max_streams: int | None) -> str | None:
@@ -179,7 +174,7 @@ class CudaGraphBackend:
         left = sizes[2:]
         waits = [self._queue(live, size) for size in sizes[:2]]
         if len(sizes) == 1:
-            self._renderer.start_ahead(slots, live, num_frames)
+            self._renderer.start_ahead(live, num_frames)
         made: list[Frames] = []
 
         def wait() -> Frames:  # may be called again after an interrupt
@@ -216,11 +211,10 @@ class CudaGraphBackend:
     @torch.inference_mode()
     def start_render(self, slots: Sequence[Slot], frames: Frames) -> Callable[[], Rendered]:
         """Queue the codec for frames that `start_step` did not queue; the call waits for all."""
-        return self._renderer.start(slots, [self._slots[slot] for slot in slots], frames)
+        return self._renderer.start([self._slots[slot] for slot in slots], frames)
 
     def release(self, slot: Slot) -> None:
         live = self._slots.remove(slot)
-        self._renderer.drop(slot)
         self._reservations.vacate(live.row)
         live.row = self._table.padding  # frames that are queued later use the padding row
 

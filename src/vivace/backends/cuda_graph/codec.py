@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vivace.backends.base import CodecPrecision, Loudness, Rendered, Samples, frame_loudness
+from vivace.backends.base import CodecPrecision, Rendered, Samples, Sound, frame_loudness
 from vivace.backends.cuda_graph.buckets import (
     CODEC_BATCHES,
     CODEC_FRAMES,
@@ -35,7 +35,6 @@ MAX_KEPT = 16  # voices whose codec state is cached
 
 log = logging.getLogger(__name__)
 
-Sound = tuple[Samples, Loudness]
 Place = tuple[int, int]  # a slot or its index, and the first frame
 SILENCE: Sound = (np.empty(0, np.float32), np.empty(0, np.float32))
 

@@ -3,17 +3,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 from triton.language.extra import libdevice
 
-from vivace.backends.cuda_graph.frame import SamplingRows
+from vivace.backends.cuda_graph.frame import SamplingState
 from vivace.backends.cuda_graph.product_kernels import wait_for_last
 from vivace.backends.cuda_graph.products import options
+from vivace.backends.cuda_graph.slot_table import Scale
 from vivace.backends.cuda_graph.tiles import power_of_two
 from vivace.backends.frame_maker import FrameCodes
 
@@ -133,38 +132,28 @@ def gumbel_noise(
     return noise
 
 
-@dataclass(frozen=True, slots=True)
-class FirstCode:
-    """Inputs of the draw that only codebook 0 needs."""
-
-    history: Tensor  # bool [B, codes]
-    penalty: Tensor  # float32 [B]
-    is_early: Tensor  # bool [B]
-    eos: int
-    first_special: int
-
-
 def draw_code(
-    logits: Tensor,  # [B, codes]
+    logits: Tensor,  # [B, codes]; with top-p, scores after all sampling parameters
     noise: Tensor,  # [B, codes], rows of any stride
-    sampling_rows: SamplingRows,
-    first: FirstCode,  # used if `book` is 0
+    draws: SamplingState,
     embedding: Tensor,  # [codes, hidden]
     next_x: Tensor,  # [B, hidden], rows of any stride: output, the code's embedding
     drawn: FrameCodes,
     book: int,
     *,
-    is_shaped: bool,
+    eos: int,
+    first_special: int,
 ) -> None:
-    """Draw one code per row. `is_shaped`: temperature, top-k and top-p are already applied."""
+    """Draw one code per row."""
     batch, num_codes = logits.shape
+    rows = draws.predictor if book else draws.talker
     draw_kernel[(batch,)](
-        logits, noise, sampling_rows.temperature, sampling_rows.is_greedy, sampling_rows.last,
-        first.history, first.penalty, first.is_early,
+        logits, noise, rows.temperature, rows.is_greedy, rows.last,
+        draws.history, draws.scales[Scale.PENALTY], draws.is_early,
         embedding, drawn.codes, drawn.is_finite, next_x, drawn.code_sum,
         noise.stride(0), drawn.codes.stride(0), next_x.stride(0), book, num_codes,
-        embedding.shape[1], first.eos, first.first_special,
-        IS_FIRST=book == 0, IS_SHAPED=is_shaped,
+        embedding.shape[1], eos, first_special,
+        IS_FIRST=book == 0, IS_SHAPED=draws.kind.has_top_p,
         NUM_BITS=16 if book and logits.dtype == torch.bfloat16 else 32,
         BLOCK=power_of_two(num_codes),
         WIDTH_BLOCK=power_of_two(embedding.shape[1]), num_warps=8, **options(logits),

@@ -237,9 +237,6 @@ class Layers(Protocol):
     def kind(self, params: Sequence[SamplingParams]) -> DrawKind:
         """The kind of graph for these sampling parameters."""
 
-    def text_vectors(self, ids: Tensor) -> Tensor:
-        """int [B] to [B, hidden]."""
-
     def read(self, x: Tensor, place: KvPositions) -> Tensor:
         """Talker rows [B, hidden] to hidden states [B, hidden]."""
 
@@ -252,14 +249,14 @@ class Layers(Protocol):
     def draw_frame(self, hidden: Tensor, draws: SamplingState) -> FrameCodes:
         """Draw all codes of a frame from the talker's hidden states [B, hidden]."""
 
-    def slot_updater(self, table: SlotTable, pad_id: int) -> SlotUpdater:
+    def slot_updater(self, pad_id: int) -> SlotUpdater:
         """The implementation that reads and writes the slot table around a frame."""
 
 
 class FrameLoop:
-    def __init__(self, table: SlotTable, layers: Layers, pad_id: int) -> None:
+    def __init__(self, layers: Layers, pad_id: int) -> None:
         self._layers = layers
-        self._updater = layers.slot_updater(table, pad_id)
+        self._updater = layers.slot_updater(pad_id)
 
     def make(self, rows: Tensor, span: int, kind: DrawKind) -> None:
         """Make one frame for these rows. A span of 0 skips the talker (newly prefilled slots)."""

@@ -12,20 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from vivace.backends.cuda_graph import draw_kernels, launch, products
-from vivace.backends.cuda_graph.draw_kernels import FirstCode
 from vivace.backends.cuda_graph.frame import (
     DrawKind,
     KvPositions,
     SamplingState,
     SlotUpdater,
 )
-from vivace.backends.cuda_graph.launch import (
-    Heads,
-    Pages,
-    Scratch,
-    SlotKeys,
-    WatchedHead,
-)
+from vivace.backends.cuda_graph.launch import Heads, Scratch, SlotKeys
 from vivace.backends.cuda_graph.products import Residual
 from vivace.backends.cuda_graph.slot_kernels import FusedSlotUpdater
 from vivace.backends.cuda_graph.slot_table import Number, Scale, SlotTable
@@ -49,7 +42,6 @@ class FusedLayers:
         self._talker, self._predictor = model.talker, model.talker.code_predictor
         self._config = config
         self._table = table
-        self._pages = Pages(table.pages, table.num_positions)
         size = config.num_code_groups
         self._heads = _heads(config, model.talker.rope, table.num_positions + 1, table.hidden)
         self._frame_heads = _heads(self._predictor.config, self._predictor.rope, size, table.hidden)
@@ -64,29 +56,21 @@ class FusedLayers:
         kind = DrawKind.of(params)
         return kind if kind.has_top_p else DrawKind(None, has_top_p=False)
 
-    def text_vectors(self, ids: Tensor) -> Tensor:
-        """Table lookup: see `Talker.fold_texts`."""
-        return self._talker.text_vectors(ids)
-
-    def slot_updater(self, table: SlotTable, pad_id: int) -> SlotUpdater:
-        return FusedSlotUpdater(table, pad_id, self._talker.model.text_embedding.weight)
+    def slot_updater(self, pad_id: int) -> SlotUpdater:
+        return FusedSlotUpdater(self._table, pad_id, self._talker.model.text_embedding.weight)
 
     def read(self, x: Tensor, place: KvPositions) -> Tensor:
         scratch = Scratch.make(len(x), self._heads, place.span, x.device)
-        watched = WatchedHead(self._table.watch, self._table.scores)
 
         def attend(qkv: Tensor, block: Block, cache: SlotKeys) -> Tensor:
-            return launch.attend_slots(
-                qkv, block, self._heads, cache, self._pages,
-                place.slots, place.position, place.num_keys, scratch, watched,
-            )  # fmt: skip
+            return launch.attend_slots(qkv, block, self._heads, cache, self._table, place, scratch)
 
         return self._run_talker(x, attend)
 
     def read_prompts(self, x: Tensor, slots: Tensor, positions: Tensor) -> Tensor:
         def attend(qkv: Tensor, block: Block, cache: SlotKeys) -> Tensor:
             return launch.attend_prompts(
-                qkv, block, self._heads, cache, self._pages, slots, positions
+                qkv, block, self._heads, cache, self._table, slots, positions
             )
 
         return self._run_talker(x, attend)
@@ -154,20 +138,11 @@ class FusedLayers:
         draw_kernels.draw_code(
             logits,
             noise[:, self._noise_starts[book] :],
-            draws.talker if is_first else draws.predictor,
-            self._first_code(draws),
+            draws,
             self._tables[book].weight,
             next_x,
             drawn,
             book,
-            is_shaped=draws.kind.has_top_p,
-        )
-
-    def _first_code(self, draws: SamplingState) -> FirstCode:
-        return FirstCode(
-            history=draws.history,
-            penalty=draws.scales[Scale.PENALTY],
-            is_early=draws.is_early,
             eos=self._config.codec_eos_token_id,
             first_special=self._config.vocab_size - NUM_SPECIAL,
         )

@@ -9,8 +9,10 @@ from torch import Tensor
 
 from vivace.backends.cuda_graph import attention_kernels
 from vivace.backends.cuda_graph.buckets import TILE
+from vivace.backends.cuda_graph.frame import KvPositions
 from vivace.backends.cuda_graph.pages import PAGE
 from vivace.backends.cuda_graph.products import options
+from vivace.backends.cuda_graph.slot_table import SlotTable
 from vivace.backends.cuda_graph.tiles import power_of_two
 from vivace.model.layers import Block, RMSNorm
 
@@ -52,22 +54,6 @@ class SlotKeys:
 
 
 @dataclass(frozen=True, slots=True)
-class WatchedHead:
-    """The attention head whose scores are stored, and the destination."""
-
-    head: Tensor  # int32 [3]: layer, KV head, query head in the group; -1: none
-    scores: Tensor  # float32 [slots, positions]
-
-
-@dataclass(frozen=True, slots=True)
-class Pages:
-    """Page of each chunk of a slot's keys, int32 [slots, pages]."""
-
-    table: Tensor
-    num_positions: int  # per slot; this position itself is on the padding page
-
-
-@dataclass(frozen=True, slots=True)
 class Scratch:
     """Partial results of split-KV attention, before they are merged."""
 
@@ -90,30 +76,27 @@ def attend_slots(
     block: Block,
     heads: Heads,
     cache: SlotKeys,
-    pages: Pages,
-    slots: Tensor,
-    positions: Tensor,
-    num_keys: Tensor,
+    table: SlotTable,
+    place: KvPositions,
     scratch: Scratch,
-    watched: WatchedHead,
 ) -> Tensor:
     """Attention of each row's new token to its slot's KV cache, [B, heads * head_dim]."""
     q_norm, k_norm = _norms(block)
     batch, num_spans = len(qkv), scratch.peak.shape[2]
     out = torch.empty(batch, heads.width, dtype=qkv.dtype, device=qkv.device)
     attention_kernels.attend_slots_kernel[(batch, heads.num_kv_heads, num_spans)](
-        qkv, cache.keys, cache.values, pages.table,
-        q_norm.weight, k_norm.weight, heads.cos, heads.sin, slots, positions, num_keys,
+        qkv, cache.keys, cache.values, table.pages, q_norm.weight, k_norm.weight,
+        heads.cos, heads.sin, place.slots, place.position, place.num_keys,
         out if num_spans == 1 else scratch.out, scratch.peak, scratch.total,
-        *_strides(cache, pages), q_norm.eps, heads.head_dim**-0.5,
-        watched.head, watched.scores, watched.scores.stride(0), cache.layer,
+        *_strides(cache, table), q_norm.eps, heads.head_dim**-0.5,
+        table.watch, table.scores, table.scores.stride(0), cache.layer,
         NUM_KV=heads.num_kv_heads, GROUP=heads.group, D=heads.head_dim,
         CHUNK=CHUNK, SPAN=SPAN, NUM_SPANS=num_spans, num_warps=SLOT_WARPS,
         num_stages=2, **options(qkv, is_rotating=True),
     )  # fmt: skip
     if num_spans > 1:
         attention_kernels.merge_spans_kernel[(batch, heads.num_heads)](
-            scratch.out, scratch.peak, scratch.total, num_keys, out,
+            scratch.out, scratch.peak, scratch.total, place.num_keys, out,
             D=heads.head_dim, KEYS=SPAN * CHUNK, NUM_SPANS=num_spans, num_warps=MERGE_WARPS,
             **options(qkv),
         )  # fmt: skip
@@ -125,32 +108,32 @@ def attend_prompts(
     block: Block,
     heads: Heads,
     cache: SlotKeys,
-    pages: Pages,
+    table: SlotTable,
     slots: Tensor,
     positions: Tensor,
 ) -> Tensor:
     """Causal attention of prompt rows, each `TILE` of one slot, to their slots' KV cache."""
     q_norm, k_norm = _norms(block)
-    stored, tables = (cache.keys, cache.values, pages.table), (heads.cos, heads.sin)
+    stored, tables = (cache.keys, cache.values, table.pages), (heads.cos, heads.sin)
     shape = {"NUM_KV": heads.num_kv_heads, "GROUP": heads.group, "D": heads.head_dim}
     attention_kernels.store_keys_kernel[(len(qkv),)](
         qkv, *stored, k_norm.weight, *tables, slots, positions,
-        *_strides(cache, pages), k_norm.eps,
+        *_strides(cache, table), k_norm.eps,
         BLOCK=power_of_two(heads.num_kv_heads), CHUNK=CHUNK,
         num_warps=4, **shape, **options(qkv, is_rotating=True),
     )  # fmt: skip
     out = torch.empty(len(qkv), heads.width, dtype=qkv.dtype, device=qkv.device)
     attention_kernels.attend_prompts_kernel[(len(qkv) // TILE, heads.num_kv_heads)](
         qkv, *stored, q_norm.weight, *tables, slots, positions, out,
-        *_strides(cache, pages), pages.num_positions, q_norm.eps, heads.head_dim**-0.5,
+        *_strides(cache, table), table.num_positions, q_norm.eps, heads.head_dim**-0.5,
         ROWS=TILE, BLOCK=max(16, power_of_two(TILE * heads.group)), CHUNK=CHUNK,
         num_warps=4, num_stages=3, **shape, **options(qkv, is_rotating=True),
     )  # fmt: skip
     return out
 
 
-def _strides(cache: SlotKeys, pages: Pages) -> tuple[int, int, int]:
-    return pages.table.stride(0), cache.keys.stride(0), cache.keys.stride(1)
+def _strides(cache: SlotKeys, table: SlotTable) -> tuple[int, int, int]:
+    return table.pages.stride(0), cache.keys.stride(0), cache.keys.stride(1)
 
 
 def attend_frame(

@@ -70,7 +70,7 @@ def _tried_megakernel(model: Qwen3TTS, table: SlotTable) -> Layers:
 
 
 def _tried(layers: FusedLayers, model: Qwen3TTS, table: SlotTable) -> Layers:
-    loop = FrameLoop(table, layers, model.config.tts_pad_token_id)
+    loop = FrameLoop(layers, model.config.tts_pad_token_id)
     padding = torch.full((1,), table.padding, device=model.device)
     loop.make(padding, spans(table.num_positions)[0], layers.kind([SamplingParams()]))
     no_page = table.pages[0, 0].clone()

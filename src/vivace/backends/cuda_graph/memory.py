@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -42,9 +42,3 @@ def checked_allocation(max_streams: int, max_frames: int, device: torch.device) 
             f"{total / 2**30:.1f} GiB of {device} ({free / 2**30:.1f} GiB are free); "
             "lower max_streams or max_frames"
         ) from error
-
-
-def format_sizes(sizes: Mapping[str, int]) -> str:
-    """A table in MiB, with the total."""
-    lines = [f"{name:<18}{size / 2**20:>10.1f} MiB" for name, size in sizes.items()]
-    return "\n".join([*lines, f"{'together':<18}{sum(sizes.values()) / 2**20:>10.1f} MiB"])

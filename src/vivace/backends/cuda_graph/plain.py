@@ -21,9 +21,9 @@ from vivace.backends.cuda_graph.pages import PAGE, num_pages
 from vivace.backends.cuda_graph.slot_table import Number, Scale, SlotTable
 from vivace.backends.frame_maker import (
     FrameCodes,
+    FrameSampling,
     bans,
-    draw_first_codes,
-    draw_residual_codes,
+    draw_frame,
     noise_table,
 )
 from vivace.model.cache import KeyValueCache
@@ -50,11 +50,8 @@ class PlainLayers:
     def kind(self, params: Sequence[SamplingParams]) -> DrawKind:
         return DrawKind.of(params)
 
-    def text_vectors(self, ids: Tensor) -> Tensor:
-        return self._talker.text_vectors(ids)
-
-    def slot_updater(self, table: SlotTable, pad_id: int) -> SlotUpdater:
-        return SlotUpdater(table, pad_id, self.text_vectors)
+    def slot_updater(self, pad_id: int) -> SlotUpdater:
+        return SlotUpdater(self._table, pad_id, self._talker.text_vectors)
 
     def read(self, x: Tensor, place: KvPositions) -> Tensor:
         cos, sin = self._rope
@@ -69,29 +66,23 @@ class PlainLayers:
         return hidden
 
     def draw_frame(self, hidden: Tensor, draws: SamplingState) -> FrameCodes:
-        first_noise, *rest = self._noise.frames(
+        noise = self._noise.frames(
             draws.numbers[Number.SEED], draws.numbers[Number.NUM_FRAMES], num_frames=1
         )
-        shape = draws.shape(draws.talker, self._config.vocab_size)
-        predictor_shape = draws.shape(draws.predictor, self._predictor.config.vocab_size)
-        first, score = draw_first_codes(
-            self._talker,
-            hidden[:, None],
-            shape,
+        sampling = FrameSampling(
+            draws.shape(draws.talker, self._config.vocab_size),
+            draws.shape(draws.predictor, self._predictor.config.vocab_size),
             draws.scales[Scale.PENALTY, :, None],
-            history=draws.history,
-            is_banned=torch.where(draws.is_early[:, None], self._early_ban, self._ban),
-            noise=shape.quieten(first_noise)[:, 0],
         )
         cache = self._cache(len(hidden))
-        return draw_residual_codes(
+        return draw_frame(
             self._talker,
             lambda x: self._predictor(x, cache.length, cache)[:, -1],
             hidden[:, None],
-            first,
-            score,
-            predictor_shape,
-            (predictor_shape.quieten(part)[:, 0] for part in rest),
+            sampling,
+            [part[:, 0] for part in sampling.quieten(noise)],
+            history=draws.history,
+            is_banned=torch.where(draws.is_early[:, None], self._early_ban, self._ban),
         )
 
     def _cache(self, batch: int) -> KeyValueCache:

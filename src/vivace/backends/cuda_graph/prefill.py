@@ -51,14 +51,6 @@ class Pass:
     lines: Sequence[Sequence[int]]  # initial values of slots whose first row is in this pass
 
 
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """Inputs of a graph: columns followed by lines, int64."""
-
-    parked: NDArray[np.int64]  # only padding
-    packed: Tensor  # on the device
-
-
 class Prefill:
     def __init__(
         self,
@@ -78,7 +70,7 @@ class Prefill:
         self._parked = np.array([*parked, *[self._nothing] * len(sizes)])[:, None]
         self._no_rows = Pass(self._parked[:, :0], ())
         self._no_slot = np.array([table.padding_line()])
-        self._inputs: dict[int, Inputs] = {}  # of graphs, by number of rows
+        self._inputs: dict[int, Tensor] = {}  # of graphs, by number of rows
         row_bytes = 2 * table.keys[:, 0, :, 0].nbytes
         self._kept = StateCache(MAX_KEPT * row_bytes)
 
@@ -150,8 +142,8 @@ class Prefill:
         num_rows = part.columns.shape[1]
         size = fit(num_rows, PROMPT_ROWS)
         if size is None:  # a prompt larger than every graph, for layers that do not pack
-            host = self._stage(part, self._parked_pass(num_rows), num_rows)
-            self._run(host.to(self._table.device, non_blocking=True), num_rows)
+            packed = self._stage(part, num_rows).to(self._table.device, non_blocking=True)
+            self._run(packed, num_rows)
             return
         graph = self._graph(size)  # first, since a capture overwrites the inputs
         self._set_inputs(part, size)
@@ -159,37 +151,28 @@ class Prefill:
 
     def _graph(self, size: int) -> Work:
         if size not in self._inputs:
-            parked = self._parked_pass(size)
-            packed = torch.empty(len(parked), dtype=torch.int64, device=self._table.device)
-            self._inputs[size] = Inputs(parked, packed)
-        inputs = self._inputs[size]
+            self._inputs[size] = self._stage(self._no_rows, size).to(self._table.device)
+        packed = self._inputs[size]
         return self._graphs.get(
             ("prefill", size),
-            lambda: self._run(inputs.packed, size),
+            lambda: self._run(packed, size),
             lambda: self._set_inputs(self._no_rows, size),
         )
 
     def _set_inputs(self, part: Pass, size: int) -> None:
-        inputs = self._inputs[size]
-        inputs.packed.copy_(self._stage(part, inputs.parked, size), non_blocking=True)
+        self._inputs[size].copy_(self._stage(part, size), non_blocking=True)
 
-    def _stage(self, part: Pass, parked: NDArray[np.int64], size: int) -> Tensor:
-        """Copy a pass of `size` rows to pinned memory: `part`, then padding."""
-        host = stage(len(parked), self._table.device)
-        packed = host.numpy()
-        packed[:] = parked
-        num_rows, num_columns = part.columns.shape[1], size * len(self._parked)
-        packed[:num_columns].reshape(-1, size)[:, :num_rows] = part.columns
-        if part.lines:
-            lines = packed[num_columns:].reshape(-1, self._table.line_size)
-            lines[: len(part.lines)] = part.lines
+    def _stage(self, part: Pass, size: int) -> Tensor:
+        """A pass in pinned memory: columns of `size` rows, then a line per tile; else padding."""
+        num_numbers, num_rows = size * len(self._parked), part.columns.shape[1]
+        num_lines = -(-size // TILE)
+        host = stage(num_numbers + num_lines * self._table.line_size, self._table.device)
+        columns, lines = np.split(host.numpy(), [num_numbers])
+        columns.reshape(-1, size)[:] = self._parked
+        columns.reshape(-1, size)[:, :num_rows] = part.columns
+        lines.reshape(num_lines, -1)[:] = self._no_slot
+        lines.reshape(num_lines, -1)[: len(part.lines)] = part.lines or self._no_slot[:0]
         return host
-
-    def _parked_pass(self, size: int) -> NDArray[np.int64]:
-        """Padding as one array: columns of `size` rows, then a line per tile."""
-        columns = np.repeat(self._parked, size, axis=1)
-        lines = np.repeat(self._no_slot, -(-size // TILE), axis=0)
-        return np.concatenate((columns.ravel(), lines.ravel()))
 
     def _run(self, packed: Tensor, num_rows: int) -> None:
         num_numbers = num_rows * len(self._parked)

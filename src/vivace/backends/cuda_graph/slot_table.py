@@ -6,7 +6,7 @@ and values are stored in pages (pages.py); `pages` maps slots to pages.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
@@ -15,7 +15,7 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from vivace.backends.base import SlotStatus
+from vivace.backends.base import SlotStatus, Sound
 from vivace.backends.cuda_graph.pages import PAGE, num_pages
 from vivace.backends.cuda_graph.staging import upload
 from vivace.backends.slots import SlotState
@@ -87,6 +87,14 @@ class Scale(IntEnum):
 _FLOATS, _BITS = (Struct(f"{len(Scale)}{kind}") for kind in "dq")
 
 
+@dataclass(frozen=True, slots=True)
+class QueuedAudio:
+    """Audio of a slot's next frames, queued on the device behind these frames."""
+
+    num_frames: int
+    read: Callable[[], Sound]  # waits for the audio
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class GraphSlot(SlotState):
     """Host state of a slot. `num_frames` counts the frames copied to the host."""
@@ -96,6 +104,7 @@ class GraphSlot(SlotState):
     text_ids: list[int]  # read one per frame, at most `SlotTable.num_texts`
     num_queued: int = 0  # frames queued after `num_frames`, upper limit
     num_coded: int = 0  # frames queued for the codec
+    ahead: QueuedAudio | None = None  # not yet requested by a render call
 
     @property
     def num_reserved(self) -> int:

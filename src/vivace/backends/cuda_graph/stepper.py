@@ -32,7 +32,7 @@ PLACES, SHARES = slice(2, 2 + RING), slice(2 + RING, 2 + 2 * RING)  # next colum
 class Stepper:
     def __init__(self, table: SlotTable, layers: Layers, graphs: GraphPool, pad_id: int) -> None:
         self._table, self._layers, self._graphs = table, layers, graphs
-        self._loop = FrameLoop(table, layers, pad_id)
+        self._loop = FrameLoop(layers, pad_id)
         self._spans = spans(table.num_positions)
         self._rows = RowNumbers(BATCHES[-1], table.padding, table.numbers.device)
 

@@ -16,7 +16,7 @@ A running server has the same description at `/docs` and, for programs, at `/ope
 fields of a body are ignored, and `null` means that a field was not sent. [The server](../server.md)
 explains models, voices, access and [statuses](../server.md#errors)."""
 GROUPS = {
-    "Speech": ("/v1/audio/speech", "/dev/"),
+    "Speech": ("/v1/audio/speech", "/v1/audio/encode", "/dev/"),
     "Models and voices": ("/v1/models", "/v1/audio/"),
     "ElevenLabs": ("/v1/text-to-speech", "/v1/voices", "/v2/voices"),
     "Health and metrics": ("/health", "/metrics", "/v1"),
@@ -58,8 +58,8 @@ def _operation(path: str, method: str, operation: dict[str, Any]) -> Iterator[st
     for kind, content in contents.items():
         schema = content["schema"]
         required = schema.get("required", ())
-        place = {"application/json": "JSON", "multipart/form-data": "form"}[kind]
-        for name, field in schema["properties"].items():
+        place = {"application/json": "JSON", "multipart/form-data": "form"}.get(kind, kind)
+        for name, field in schema.get("properties", {}).items():  # none: the body is binary
             kind_text, default, text = _field(field)
             default = "required" if name in required else default
             rows.append((code(name), place, kind_text, default, text))

@@ -50,12 +50,12 @@ def test_voices_have_an_id_and_a_name(client: httpx.Client) -> None:
 def test_docs_page_lists_every_endpoint(client: httpx.Client) -> None:
     page = client.get("/docs")
     assert page.headers["content-type"].startswith("text/html")
-    assert "http" not in page.text.replace("httpx", "")  # no other host is contacted
+    assert "http" not in page.text  # no other host is contacted
     assert "<script" not in page.text
     assert "unsafe" not in page.headers["content-security-policy"]
     for path in client.get("/openapi.json").json()["paths"]:
         assert path in page.text
-    assert re.findall(r"</b>([^<]+)</h2>", page.text)[0] == "/v1/audio/speech"
+    assert re.findall(r"</b>([^<]+)</h3>", page.text)[0] == "/v1/audio/speech"
     assert "`" not in page.text  # names are marked up
     for words in ("response_format", "audio_sample", "/v1/realtime", "stream-input"):
         assert words in page.text

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import html
+import os
 import re
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,7 +17,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from tests.support.project import ROOT
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
-from vivace.serve.docs import SOCKETS
+from vivace.serve import docs
 from vivace.serve.settings import ServeSettings
 
 SPEECH = "/v1/audio/speech"
@@ -118,10 +122,47 @@ def test_reference_page_lists_every_route_and_no_other(server: Running) -> None:
     assert listed - served == set(), "the page lists what is not served"
 
 
+def test_api_reference_shows_ranges_defaults_and_responses(server: Running) -> None:
+    page = httpx.get(f"{server.url}/docs").text
+    for words in (
+        "number, 0.25 to 4, default 1.0",
+        "mp3 | opus | aac | flac | wav | pcm, default &quot;mp3&quot;",
+        "number, 0 or 1e-05 to 100",
+        "integer, 8,000 to 48,000",
+        "object, at most 500 entries",
+        "string, required",
+        "audio/mpeg, audio/ogg",
+        "event: speech.audio.delta",
+        "The request is not valid.",
+    ):
+        assert words in page, words
+
+
+def test_examples_of_the_api_reference_run(server: Running, tmp_path: Path) -> None:
+    page = httpx.get(f"{server.url}/docs").text
+    examples = [html.unescape(found) for found in re.findall(r"<pre>(curl .*?)</pre>", page, re.S)]
+    operations = [
+        f"{method.upper()} {path}"
+        for path, methods in server.server.app.openapi()["paths"].items()
+        for method in methods
+    ]
+    assert sorted(examples) == sorted(map(docs.example, operations))
+    assert {line for line in docs.BODIES if line not in operations} == set()
+    (tmp_path / "speech.pcm").write_bytes(bytes(4_800))
+    for command in examples:
+        if "my-voice" in command or "DELETE" in command:  # the embedded model does not clone
+            continue
+        command = command.replace("curl ", "curl --silent --fail --output out ", 1)
+        subprocess.run(
+            ["bash", "-c", command], env={**os.environ, "URL": server.url}, cwd=tmp_path, check=True
+        )
+        assert (tmp_path / "out").stat().st_size > 0, command
+
+
 def test_api_reference_lists_every_route(server: Running) -> None:
     page = httpx.get(f"{server.url}/docs").text
     routes = [route for route in server.server.app.routes if isinstance(route, Route)]
-    assert SOCKETS.keys() == {
+    assert docs.SOCKETS.keys() == {
         r.path for r in server.server.app.routes if isinstance(r, WebSocketRoute)
     }
     for route in routes:

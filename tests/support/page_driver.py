@@ -26,6 +26,10 @@ FLAGS = [
     "--use-fake-device-for-media-stream",  # beeps
 ]
 
+PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
+ABLE = {"instruct": None, "clone": None, "design": None}
+LONG_NAME = "Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice"
+
 # Every connection to the speakers is tapped, whatever made the sound.
 TAP = """(() => {
   const ear = window.ear = { loud: 0, quietFor: 0, seconds: 0, turns: 0 };
@@ -72,7 +76,9 @@ class Driver:
 
     @property
     def error(self) -> str:
-        return str(self.tab.text_content("#error")) if self.tab.is_visible("#error") else ""
+        """The text of the error that is shown, beside whichever control."""
+        shown = self.tab.locator(".error:visible")
+        return str(shown.first.text_content()) if shown.count() else ""
 
     @property
     def num_loud(self) -> int:
@@ -138,6 +144,24 @@ def tab(launched: Any, **options: Any) -> Iterator[Driver]:
         yield driver
     finally:
         context.close()
+
+
+def with_abilities(route: Any) -> None:
+    """The server's response, changed to a model with all capabilities."""
+    models = route.fetch().json()["models"]
+    route.fulfill(json={"models": [{**model, "capabilities": ABLE} for model in models]})
+
+
+def with_two_models(route: Any) -> None:
+    """The server's response, with a second model of a long name."""
+    first = route.fetch().json()["models"][0]
+    second = {**first, "id": LONG_NAME, "capabilities": ABLE}
+    route.fulfill(json={"models": [first, second]})
+
+
+def is_on_screen(page: Driver, selector: str) -> bool:
+    box = page.tab.locator(selector).bounding_box()
+    return bool(box["y"] >= 0 and box["y"] + box["height"] <= page.tab.viewport_size["height"])
 
 
 def make_wav(seconds: float, amplitude: float) -> bytes:

@@ -18,7 +18,7 @@ from starlette.routing import Route, WebSocketRoute
 
 from vivace._version import __version__
 from vivace.errors import TTSError
-from vivace.serve import docs, elevenlabs, enrol, health, kokoro, lists, sockets, speech
+from vivace.serve import docs, elevenlabs, encode, enrol, health, kokoro, lists, sockets, speech
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, describe
 from vivace.serve.middleware import Middleware
@@ -31,6 +31,7 @@ ROUTES: tuple[Callable[[ServeContext], APIRouter], ...] = (
     lists.routes,
     enrol.routes,
     speech.routes,
+    encode.routes,
     elevenlabs.routes,
     kokoro.routes,
     sockets.routes,

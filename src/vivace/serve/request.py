@@ -58,15 +58,16 @@ def _read_name(value: object) -> str:
 VoiceName = Annotated[str, BeforeValidator(_read_name), WithJsonSchema(NAMED)]
 
 
-def _sampling(option: str, note: str = "") -> Any:
+def _sampling(option: str, note: str) -> Any:
     """A field whose schema states the bounds of a sampling option."""
     bounds = BOUNDS[option]
     schema: dict[str, Any] = {}
     if bounds.zero is not None:  # 0 is allowed, smaller values than `low` are not
         schema["not"] = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": bounds.low}
     least = bounds.low if bounds.zero is None else 0
-    words = f"{note} {str(bounds).capitalize()}.".strip()
-    return Field(None, ge=least, le=bounds.high, description=words, json_schema_extra=schema)
+    if bounds.zero is not None:
+        note = f"{note} 0 is {bounds.zero}; other values are at least {bounds.low:g}."
+    return Field(None, ge=least, le=bounds.high, description=note, json_schema_extra=schema)
 
 
 class SpeechRequest(ClientInput):
@@ -108,11 +109,11 @@ class SpeechRequest(ClientInput):
     ref_text: str | None = Field(None, description="The words of the recording.")
     x_vector_only_mode: bool = Field(False, description="Clone without `ref_text`.")
     speaker_embedding: list[float] | None = Field(None, max_length=MAX_EMBEDDING)
-    seed: int | None = _sampling("seed")
+    seed: int | None = _sampling("seed", "The same seed gives the same speech.")
     max_new_tokens: int | None = _sampling("max_frames", "Frames of 80 ms.")
-    temperature: float | None = _sampling("temperature")
+    temperature: float | None = _sampling("temperature", "Higher values vary more.")
     top_k: int | None = _sampling("top_k", "0 keeps every code.")
-    top_p: float | None = _sampling("top_p")
+    top_p: float | None = _sampling("top_p", "Keep the most probable codes up to this sum.")
     repetition_penalty: float | None = _sampling("repetition_penalty", "1 is none.")
 
     @field_validator(*SAMPLING)

@@ -32,6 +32,20 @@ OPENAI_NAMES = {
 FEMALE = ("vivian", "serena", "ono_anna", "sohee")
 EMBEDDED_VOICES = {"female": "heart", "male": "michael"}
 SPEAKERS = (*FEMALE, "uncle_fu", "dylan", "eric", "ryan", "aiden")
+# Shown beside the presets. Those of the released speakers are Qwen's own.
+PRESET_DESCRIPTIONS = {
+    "heart": "Warm American woman",
+    "michael": "Calm American man",
+    "vivian": "Bright, slightly edgy young woman, Chinese",
+    "serena": "Warm, gentle young woman, Chinese",
+    "uncle_fu": "Seasoned man, low and mellow, Chinese",
+    "dylan": "Youthful, clear man, Beijing Chinese",
+    "eric": "Lively, slightly husky man, Sichuan Chinese",
+    "ryan": "Dynamic man with strong rhythm, English",
+    "aiden": "Sunny American man, English",
+    "ono_anna": "Playful, light woman, Japanese",
+    "sohee": "Warm woman with rich emotion, Korean",
+}
 DESCRIPTION_SUFFIX = ".description.json"
 MAX_DESCRIPTION_CHARS = 2_000
 MAX_VOICE_NAME = 200  # characters of a requested name in an error message
@@ -64,6 +78,13 @@ class ListedVoice:
     created: int = 0  # seconds since 1970
     prompt: str | None = None  # the description of a designed voice
 
+    @property
+    def description(self) -> str | None:
+        """How the voice sounds, in a few words."""
+        if self.kind == "audio_sample":
+            return "Cloned from a recording"
+        return self.prompt or PRESET_DESCRIPTIONS.get(self.id.lower())
+
     def as_json(self) -> dict[str, Any]:
         """OpenAI's voice object, with `id` and `name` for Open WebUI."""
         return {
@@ -75,6 +96,7 @@ class ListedVoice:
             "language": self.language,
             "created_at": self.created,
             "prompt": self.prompt,
+            "description": self.description,
         }
 
 

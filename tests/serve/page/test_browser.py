@@ -5,11 +5,10 @@ from __future__ import annotations
 import io
 import wave
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from tests.support.page_driver import Driver, browser, tab
+from tests.support.page_driver import Driver
 from tests.support.scripted_tts import SAMPLES_PER_FRAME, Plan, ScriptedSpeech
 from tests.support.serving import Running, running
 from vivace.serve.settings import ServeSettings
@@ -29,18 +28,6 @@ def server(backend: ScriptedSpeech, tmp_path_factory: pytest.TempPathFactory) ->
     voices = tmp_path_factory.mktemp("voices")
     with running(ServeSettings(port=0, voices=voices, drain_timeout_s=5.0), backend.load) as served:
         yield served
-
-
-@pytest.fixture(scope="module")
-def launched() -> Iterator[Any]:
-    with browser() as found:
-        yield found
-
-
-@pytest.fixture
-def page(launched: Any) -> Iterator[Driver]:
-    with tab(launched) as driver:
-        yield driver
 
 
 def num_running(server: Running) -> int:

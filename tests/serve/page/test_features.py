@@ -1,4 +1,4 @@
-"""Settings, voices, history, keys, errors and accessibility of the page in Chromium."""
+"""Settings, voices and history of the page in Chromium."""
 
 from __future__ import annotations
 
@@ -6,59 +6,23 @@ import io
 import json
 import re
 import wave
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.support.page_driver import Driver, browser, make_wav, proxy, tab
-from tests.support.scripted_tts import Plan, ScriptedSpeech
-from tests.support.serving import Running, running
-from vivace.serve.settings import ServeSettings
+from tests.support.page_driver import (
+    LONG_NAME,
+    Driver,
+    make_wav,
+    tab,
+    with_abilities,
+    with_two_models,
+)
+from tests.support.serving import Running
 
 pytestmark = pytest.mark.ci  # Chromium; test_browser.py has the default tests
-
-PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
-ABLE = {"instruct": None, "clone": None, "design": None}
-
-
-@pytest.fixture(scope="module")
-def launched() -> Iterator[Any]:
-    with browser() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A voice that is a short tone, which leaves the processor to the browser."""
-    voices = tmp_path_factory.mktemp("voices")
-    backend = ScriptedSpeech(default=Plan(num_frames=6))
-    with running(ServeSettings(port=0, voices=voices, drain_timeout_s=5.0), backend.load) as served:
-        yield served
-
-
-@pytest.fixture
-def page(launched: Any) -> Iterator[Driver]:
-    with tab(launched, permissions=["microphone", "clipboard-read", "clipboard-write"]) as driver:
-        yield driver
-
-
-def with_abilities(route: Any) -> None:
-    """The server's response, changed to a model with all capabilities."""
-    models = route.fetch().json()["models"]
-    route.fulfill(json={"models": [{**model, "capabilities": ABLE} for model in models]})
-
-
-def with_two_models(route: Any) -> None:
-    """The server's response, with a second model of a long name."""
-    first = route.fetch().json()["models"][0]
-    second = {**first, "id": "Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice", "capabilities": ABLE}
-    route.fulfill(json={"models": [first, second]})
-
-
-# --- Settings, history ------------------------------------------------------------------------
 
 
 def test_settings_are_restored_from_the_url(server: Running, page: Driver) -> None:
@@ -161,18 +125,23 @@ def test_waveform_is_a_slider(server: Running, page: Driver) -> None:
     page.check()
 
 
-# --- Voices -----------------------------------------------------------------------------------
+CAPABLE = {"instruct": "1.7B-CustomVoice", "clone": "0.6B-Base", "design": "1.7B-VoiceDesign"}
 
 
-def test_unsupported_feature_shows_its_reason(server: Running, page: Driver) -> None:
+def test_unsupported_feature_offers_a_command(server: Running, page: Driver) -> None:
     page.open(server.url)
     refused = server.context.models.cards()[0].refusals
     for deed, reason in refused.items():
         assert reason is not None
-        shown = page.tab.locator(f"#{deed}-why")
-        assert shown.is_visible()
-        assert reason.lower() in str(shown.text_content()).lower()
+        shown = page.tab.locator(f"#{deed}-need")
+        assert "another model." in str(shown.text_content())
+        assert shown.bounding_box()["height"] < 50  # one line
+        shown.get_by_role("button", name="Copy command").click()
+        page.wait(lambda: page.status == "The command is copied.")
+        command = page.tab.evaluate("navigator.clipboard.readText()")
+        assert command == f"vivace serve --model Qwen/Qwen3-TTS-12Hz-{CAPABLE[deed]}"
     assert page.tab.locator("#instruct").is_disabled()
+    assert not page.tab.is_visible("#instruct")
     assert page.tab.locator("#clone fieldset:disabled").count() == 1
     assert page.tab.locator("#design fieldset:disabled").count() == 1
 
@@ -181,8 +150,9 @@ def test_chosen_model_is_stored_in_the_url(server: Running, page: Driver) -> Non
     page.tab.route("**/v1/audio/models", with_two_models)
     page.open(server.url)
     assert page.tab.locator("#instruct").is_disabled()
-    assert "Choose Qwen/Qwen3-TTS" in page.tab.text_content("#instruct-why")
-    page.tab.select_option("#model", index=1)
+    need = page.tab.locator("#instruct-need")
+    assert need.text_content() == f"Instructions need another model.Use {LONG_NAME}"
+    need.get_by_role("button").click()
     page.wait(lambda: page.tab.locator("#instruct").is_enabled())
     page.tab.get_by_label("Instructions").fill("Softly.")
     page.wait(lambda: "instruct=Softly." in page.tab.url)
@@ -202,6 +172,35 @@ def test_preview_plays_the_voice(server: Running, page: Driver) -> None:
     page.wait(lambda: page.status.startswith("Spoken"))
     assert page.tab.locator("#history li").count() == 0
     page.check()
+
+
+def test_two_cloned_voices_are_mixed(server: Running, page: Driver) -> None:
+    voices = [
+        {"id": name, "name": name, "type": "audio_sample", "description": "Cloned"}
+        for name in ("ann", "bob")
+    ]
+
+    def base(route: Any) -> None:
+        model = {**route.fetch().json()["models"][0], "type": "base", "default_voice": None}
+        route.fulfill(json={"models": [model]})
+
+    page.tab.route("**/v1/audio/models", base)
+    page.tab.route("**/v1/audio/voices*", lambda route: route.fulfill(json={"voices": voices}))
+    page.open(server.url)
+    assert not page.tab.is_visible("#mix-share")
+    page.tab.get_by_label("Mix with").select_option("bob")
+    page.tab.locator("#mix-share").fill("30")
+    page.wait(lambda: "voice=ann" in page.tab.url and "30" in page.tab.url)
+    page.tab.reload()
+    page.wait(lambda: page.status == "Ready")
+    assert page.tab.text_content("#mix-value") == "30 %"
+    with page.tab.expect_request("**/v1/audio/speech") as asked:
+        page.say("Hello.")
+    assert json.loads(asked.value.post_data)["voice"] == "ann(70)+bob(30)"
+    page.tab.get_by_role("radio", name="Bob").check()
+    with page.tab.expect_request("**/v1/audio/speech") as asked:
+        page.say("Hello.")
+    assert json.loads(asked.value.post_data)["voice"] == "bob"  # not mixed with itself
 
 
 def read_upload(body: bytes) -> tuple[wave.Wave_read, str]:
@@ -292,270 +291,3 @@ def test_design_form_creates_a_voice(server: Running, page: Driver) -> None:
     assert 'name="type"\r\n\r\nprompt\r\n' in fields
     page.wait(lambda: page.error, "the real server cannot, and says so")
     assert page.button("Design").is_enabled()
-
-
-# --- Who may, and from where ------------------------------------------------------------------
-
-
-def test_api_key_is_requested_and_sent_everywhere(launched: Any, tmp_path: Any) -> None:
-    backend = ScriptedSpeech(default=Plan(num_frames=6))
-    settings = ServeSettings(port=0, voices=tmp_path, api_keys=("sesame-43",), drain_timeout_s=5.0)
-    with running(settings, backend.load) as server, tab(launched) as page:
-        page.open(server.url, is_ready=False)
-        key = page.tab.get_by_label("This server asks for a key")
-        key.wait_for()
-        assert (page.status, page.error) == ("A key is needed.", "")
-        key.fill("wrong")
-        page.button("Use key").click()
-        page.wait(lambda: page.error == "The server does not accept this key.")
-        key.fill("sesame-43")
-        key.press("Enter")
-        page.wait(lambda: page.status == "Ready")
-        assert not page.tab.is_visible("#key-form")
-        page.say("Let me in.")
-        page.wait(lambda: page.status.startswith("Spoken"))
-        heard = page.num_loud
-        page.tab.get_by_role("switch", name="Live").check()
-        page.tab.locator("#text").press_sequentially(" And here.")
-        page.wait(lambda: page.num_loud > heard, "the socket did not take the key")
-        assert page.error == ""
-
-
-def test_page_works_under_a_sub_path(server: Running, page: Driver) -> None:
-    sockets: list[str] = []
-    page.tab.on("websocket", lambda socket: sockets.append(socket.url))
-    with proxy(server.port, "/a/deep/path") as url:
-        page.open(url)
-        page.say("Hello from below.")
-        page.wait(lambda: page.status.startswith("Spoken"))
-        heard = page.num_loud
-        assert heard > 1_000
-        page.tab.get_by_role("switch", name="Live").check()
-        page.tab.locator("#text").press_sequentially(" Now live. ")
-        page.wait(lambda: page.num_loud > heard, "the socket is not heard")
-    assert sockets[0].endswith("/a/deep/path/v1/audio/speech/stream")
-
-
-# --- Faults -----------------------------------------------------------------------------------
-
-
-def test_full_server_error_shows_the_retry_delay(server: Running, page: Driver) -> None:
-    body = {"error": {"message": "All places are taken.", "code": "full"}}
-    page.tab.route(
-        "**/v1/audio/speech",
-        lambda route: route.fulfill(status=429, headers={"Retry-After": "3"}, json=body),
-    )
-    page.open(server.url)
-    page.say("Hello.")
-    page.wait(lambda: page.error == "All places are taken. Try again in 3 s.")
-    assert page.tab.get_by_role("alert").is_visible()
-    assert page.button("Stop").is_disabled()
-    page.tab.unroute("**/v1/audio/speech")
-    page.button("Speak").click()
-    page.wait(lambda: page.status.startswith("Spoken"))
-    assert page.error == ""
-
-
-@pytest.mark.slow
-def test_incomplete_speech_is_reported_and_kept(launched: Any, tmp_path: Any) -> None:
-    backend = ScriptedSpeech(plans={13: Plan(fails_at=24)}, step_s=0.1)
-    settings = ServeSettings(port=0, voices=tmp_path, drain_timeout_s=5.0)
-    with running(settings, backend.load) as server, tab(launched) as page:
-        page.open(f"{server.url}/#seed=13")
-        page.say("This will break.")
-        page.wait(lambda: "broke off" in page.error)
-        page.wait(lambda: page.num_loud > 1_000, "what was made is not heard")
-
-
-def test_empty_text_shows_a_hint(server: Running, page: Driver) -> None:
-    page.open(server.url)
-    page.say("   ")
-    assert page.status == "There is nothing to say yet."
-    assert page.tab.evaluate("document.activeElement.id") == "text"
-
-
-def test_page_without_audio_worklet_plays(server: Running, page: Driver) -> None:
-    """Browsers offer no AudioWorklet over plain HTTP from another machine."""
-    page.tab.add_init_script("delete BaseAudioContext.prototype.audioWorklet")
-    page.open(server.url)
-    page.say("The old way.")
-    page.wait(lambda: page.status.startswith("Spoken"))
-    assert page.num_loud > 1_000
-    page.check()
-
-
-def test_ring_plays_without_gaps(server: Running, page: Driver) -> None:
-    page.open(server.url)
-    got = page.tab.evaluate("""async () => {
-      const { Ring } = await import("/page/ring.js");
-      const ring = new Ring(4000, 0.25), out = [], block = new Float32Array(128);
-      ring.take({ reset: 1 });
-      let next = 1;
-      const push = (n) => ring.take({ push: Float32Array.from({ length: n }, () => next++) });
-      for (let i = 0; i < 60; i++) {
-        if (ring.queued < 700) push(1 + (i * 37) % 300);
-        ring.pull(block);
-        out.push(...block);
-      }
-      const gaps = ring.gaps, heard = out.filter((s) => s !== 0);
-      ring.take({ reset: 2 });
-      ring.pull(block);
-      const ramp = [...block];
-      ring.pull(block);
-      return { gaps, heard, ramp, after: [...block], state: ring.state };
-    }""")
-    assert got["heard"] == list(range(1, len(got["heard"]) + 1))  # no sample is lost or repeated
-    assert len(got["heard"]) > 5_000  # the buffer wraps many times
-    assert got["gaps"] == 0
-    assert got["ramp"][0] > 0
-    assert 0 <= got["ramp"][-1] < got["ramp"][0] / 50
-    assert not any(got["after"])
-    assert got["state"]["id"] == 2
-
-
-def test_ring_after_a_stop_keeps_all_samples(server: Running, page: Driver) -> None:
-    page.open(server.url)
-    heard, state = page.tab.evaluate("""async () => {
-      const { Ring } = await import("/page/ring.js");
-      const ring = new Ring(1000, 4), block = new Float32Array(128), heard = [];
-      ring.take({ push: new Float32Array(1000).fill(0.5) });
-      ring.pull(block);
-      ring.take({ reset: 1 }); // a stop, and at once another track, before the next block
-      ring.take({ reset: 2 });
-      ring.take({ push: new Float32Array(500).fill(2) });
-      ring.take({ end: true });
-      for (let i = 0; i < 6; i++) { ring.pull(block); heard.push(...block); }
-      return [heard, ring.state];
-    }""")
-    assert [round(sample) for sample in heard[:500]] == [
-        2
-    ] * 500  # mixed with the fade-out of the old track
-    assert heard[0] > 2.4
-    assert heard[200:500] == [2] * 300
-    assert not any(heard[500:])
-    assert (state["id"], state["played"], state["isDone"]) == (2, 500, True)
-
-
-def test_ring_after_a_gap_waits_longer(server: Running, page: Driver) -> None:
-    page.open(server.url)
-    waits = page.tab.evaluate("""async () => {
-      const { Ring } = await import("/page/ring.js");
-      const ring = new Ring(10000, 20), block = new Float32Array(100), waits = [];
-      for (let gap = 0; gap < 5; gap++) {
-        let pushed = 0;
-        while (ring.isWaiting) { ring.take({ push: new Float32Array(100) }); pushed += 100; ring.pull(block); }
-        waits.push([pushed, ring.gaps]);
-        while (!ring.isWaiting) ring.pull(block);
-      }
-      return waits;
-    }""")  # noqa: E501
-    assert [count for _, count in waits] == [0, 1, 2, 3, 4]
-    assert [pushed for pushed, _ in waits] == [800, 2_400, 7_200, 21_600, 30_000]
-
-
-# --- Access -----------------------------------------------------------------------------------
-
-
-CONTRAST = """() => {
-  const rgb = (text) => (text.match(/[\\d.]+/g) ?? []).map(Number);
-  const light = ([r, g, b]) => [r, g, b].reduce((sum, c, i) => {
-    c /= 255;
-    return sum + [0.2126, 0.7152, 0.0722][i] * (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
-  }, 0);
-  const ground = (element) => {
-    for (let each = element; each; each = each.parentElement) {
-      const colour = rgb(getComputedStyle(each).backgroundColor);
-      if (colour.length === 3 || colour[3] > 0) return colour;
-    }
-  };
-  return [...document.querySelectorAll("body *")].filter((element) =>
-    element.checkVisibility() && !element.closest(":disabled") && !element.classList.contains("unseen")
-    && [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim())
-  ).map((element) => {
-    const [a, b] = [light(rgb(getComputedStyle(element).color)), light(ground(element))];
-    return [element.id || element.textContent.trim().slice(0, 30), (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05)];
-  });
-}"""  # noqa: E501
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_has_sufficient_contrast(server: Running, launched: Any, scheme: str) -> None:
-    with tab(launched, color_scheme=scheme) as page:
-        page.open(server.url)
-        assert page.tab.evaluate("document.documentElement.dataset.theme") == scheme
-        page.say("Contrast.")
-        page.wait(lambda: page.status.startswith("Spoken"))
-        measured = page.tab.evaluate(CONTRAST)
-        assert len(measured) > 25
-        assert [pair for pair in measured if pair[1] < 4.5] == []
-
-
-@pytest.mark.slow
-def test_theme_switch_is_remembered(server: Running, page: Driver) -> None:
-    page.open(server.url)
-    before = page.tab.evaluate("getComputedStyle(document.documentElement).backgroundColor")
-    page.button("Dark or light").click()
-    assert page.tab.evaluate("document.documentElement.dataset.theme") == "dark"
-    assert before != page.tab.evaluate("getComputedStyle(document.documentElement).backgroundColor")
-    page.open(server.url)
-    page.tab.reload()
-    assert page.tab.evaluate("document.documentElement.dataset.theme") == "dark"
-
-
-def test_every_control_has_an_accessible_name(server: Running, page: Driver) -> None:
-    page.tab.route("**/v1/audio/models", with_abilities)
-    page.open(server.url)
-    tree = page.tab.locator("body").aria_snapshot()
-    for named in (
-        'heading "Vivace"', 'textbox "Text to speak"', 'button "Speak"', 'button "Stop"',
-        'switch "Live"', 'button "Replay"', 'button "Download"', 'radiogroup "Voice"',
-        'radio "Heart"', 'textbox "Instructions"', 'combobox "Language"', 'textbox "Seed"',
-        'slider "Speed', 'slider "Position in the speech"', "status", 'form "Clone a voice"',
-        'form "Design a voice"', 'button "Record"', 'button "Preview heart"',
-    ):  # fmt: skip
-        assert named in tree, f"{named} is not in\n{tree}"
-    controls = "button, input, select, textarea, [role=slider]"
-    unnamed = page.tab.evaluate(
-        """(controls) => [...document.querySelectorAll(controls)].filter((each) =>
-          !(each.ariaLabel || each.textContent.trim() || each.labels?.length)).map((each) => each.outerHTML)""",  # noqa: E501
-        controls,
-    )
-    assert unnamed == []
-    assert (
-        page.tab.get_by_role("status").count() == 1
-    )  # text that changes with every letter is not announced
-
-
-def test_tab_key_reaches_every_control_in_order(server: Running, page: Driver) -> None:
-    page.open(server.url)
-    page.say("Something.")
-    page.wait(lambda: page.status.startswith("Spoken"))
-    page.tab.focus("#wave")
-    reached = []
-    for _ in range(11):
-        reached.append(
-            page.tab.evaluate("document.activeElement.id || document.activeElement.value")
-        )
-        page.tab.keyboard.press("Tab")
-    assert reached == [
-        "wave", "text", "speak", "live", "replay", "download", "link", "heart", "preview",
-        "language", "seed",
-    ]  # fmt: skip
-
-
-def test_page_fits_a_phone_screen(server: Running, launched: Any) -> None:
-    with tab(launched, **PHONE) as page:
-        page.tab.route("**/v1/audio/models", with_two_models)
-        page.open(server.url)
-        page.tab.fill("#text", "Supercalifragilisticexpialidocious" * 3)
-        page.tab.tap("#speak")
-        page.wait(lambda: page.status.startswith("Spoken"))
-        assert page.num_loud > 1_000
-        wide = page.tab.evaluate("[document.scrollingElement.scrollWidth, innerWidth]")
-        assert wide[0] <= wide[1] == 360
-        assert page.tab.locator("header").bounding_box()["height"] < 140
-        small = page.tab.evaluate(
-            """() => [...document.querySelectorAll(".main, #stop, .switch, #voices span")]
-              .filter((each) => each.getBoundingClientRect().height < 30).length"""
-        )
-        assert small == 0

@@ -9,22 +9,19 @@ from typing import Any
 
 import pytest
 
-from tests.support.page_driver import Driver, browser, tab
-from tests.support.serving import Running
+from tests.support.page_driver import Driver
+from tests.support.serving import Running, running
+from vivace.serve.settings import ServeSettings
 
 pytestmark = pytest.mark.ci  # Chromium; test_browser.py has the default tests
 
 
 @pytest.fixture(scope="module")
-def launched() -> Iterator[Any]:
-    with browser() as found:
-        yield found
-
-
-@pytest.fixture
-def page(launched: Any) -> Iterator[Driver]:
-    with tab(launched) as driver:
-        yield driver
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """The embedded voice."""
+    voices = tmp_path_factory.mktemp("voices")
+    with running(ServeSettings(port=0, voices=voices, drain_timeout_s=5.0)) as served:
+        yield served
 
 
 @dataclass

@@ -1,5 +1,15 @@
 // Requests to the server. Addresses are relative, so the page works under any path.
-const base = new URL("../v1/", import.meta.url);
+const base = new URL("v1/", document.baseURI);
+export const apiUrl = (path) => new URL(path, base).href;
+
+// What to tell the user where the server's message is written for programs.
+const MESSAGES = {
+	queue_full: "The server is busy.",
+	crowded: "The server is busy.",
+	rate_limited: "Too many requests in one minute.",
+	loading: "The model is still loading.",
+	runaway: "The speech did not come to an end. Change the text a little and try again.",
+};
 
 let key = "";
 try { key = sessionStorage.getItem("vivace.key") ?? ""; } catch { /* storage may be forbidden */ }
@@ -15,22 +25,29 @@ export class ApiError extends Error {
 		super(message);
 		this.status = status;
 	}
+
+	// From the `error` object of a response or of an event.
+	static of({ message = "", code } = {}, status = 0, retry = null) {
+		let said = MESSAGES[code] ?? message.replace(/[;,]? (try again|retry later).*$/i, ""); // said once, below
+		if (!/[.!?]$/.test(said)) said += ".";
+		if (retry) said += ` Try again in ${retry} second${retry === "1" ? "" : "s"}.`;
+		return new ApiError(said[0].toUpperCase() + said.slice(1), status);
+	}
 }
 
 async function call(path, options = {}) {
 	const headers = { ...options.headers, ...(key && { Authorization: `Bearer ${key}` }) };
 	let answer;
 	try {
-		answer = await fetch(new URL(path, base), { ...options, headers });
+		answer = await fetch(apiUrl(path), { ...options, headers });
 	} catch (error) {
 		if (error.name === "AbortError") throw error;
-		throw new ApiError("The server does not answer.");
+		throw new ApiError("The server does not answer. Check that it is running, then try again.");
 	}
 	if (answer.ok) return answer;
 	const body = await answer.json().catch(() => null);
-	const retry = answer.headers.get("Retry-After");
-	const said = body?.error?.message ?? `The server answered ${answer.status}.`;
-	throw new ApiError(said + (retry ? ` Try again in ${retry} s.` : ""), answer.status);
+	const error = body?.error ?? { message: `The server answered ${answer.status}` };
+	throw ApiError.of(error, answer.status, answer.headers.get("Retry-After"));
 }
 
 const post = (path, body, signal) => call(path, {
@@ -51,7 +68,15 @@ export async function makeVoice(fields) {
 	return (await call("audio/voices", { method: "POST", body: form })).json();
 }
 
-// Calls back for every event: audio, and words whose audio is complete.
+// The same audio in another format.
+export async function encode(track, format) {
+	const body = track.samples.slice(0, track.length);
+	return (await call(`audio/encode?response_format=${format}&sample_rate=${track.rate}`, {
+		method: "POST", body, headers: { "Content-Type": "audio/pcm" },
+	})).blob();
+}
+
+// Yields every event: audio, and words whose audio is complete.
 export async function* speak(request, signal) {
 	const how = { response_format: "pcm", stream_format: "sse", word_timestamps: true };
 	const answer = await post("audio/speech", { ...request, ...how }, signal);
@@ -63,14 +88,14 @@ export async function* speak(request, signal) {
 			part = await reader.read();
 		} catch (error) {
 			if (error.name === "AbortError") throw error;
-			throw new ApiError("The speech broke off: the server ended the stream early.");
+			throw new ApiError("The speech broke off before its end. Try again.");
 		}
 		if (part.done) return;
 		const events = (text + part.value).split("\n\n");
 		text = events.pop();
 		for (const event of events) {
 			const { audio, words, error } = JSON.parse(event.slice(event.indexOf("{")));
-			if (error) throw new ApiError(error.message);
+			if (error) throw ApiError.of(error);
 			yield { words, bytes: audio && Uint8Array.from(atob(audio), (char) => char.charCodeAt()) };
 		}
 	}
@@ -78,7 +103,7 @@ export async function* speak(request, signal) {
 
 // Browsers cannot set headers on a WebSocket, so the key is sent as a subprotocol.
 export function openSocket() {
-	const url = new URL("audio/speech/stream", base);
+	const url = new URL(apiUrl("audio/speech/stream"));
 	url.protocol = url.protocol.replace("http", "ws");
 	const socket = new WebSocket(url, key ? ["vivace", `vivace-key.${encodeKey(key)}`] : ["vivace"]);
 	socket.binaryType = "arraybuffer";

@@ -56,6 +56,8 @@ export class Player extends EventTarget {
 		this.track = null;
 		this.id = 0;
 		this.base = this.cursor = 0;
+		this.volume = 1;
+		this.isPaused = false;
 		this.state = { played: 0, gaps: 0, isWaiting: true, isDone: true };
 	}
 
@@ -64,11 +66,26 @@ export class Player extends EventTarget {
 		if (this.context?.sampleRate !== rate) {
 			this.context?.close();
 			this.context = new AudioContext({ sampleRate: rate, latencyHint: "interactive" });
+			this.gain = this.context.createGain();
+			this.gain.connect(this.context.destination);
+			this.setVolume(this.volume);
 			this.sink = this.connect(this.context);
 		}
+		this.isPaused = false;
 		this.context.resume(); // not awaited: without an audio device the promise never settles
 		this.rest();
 		this.send = await this.sink;
+	}
+
+	pause() {
+		this.isPaused = true;
+		this.context.suspend();
+	}
+
+	// From 0 to 1. Its square is closer to what is heard.
+	setVolume(volume) {
+		this.volume = volume;
+		if (this.gain) this.gain.gain.value = volume ** 2;
 	}
 
 	// A running context drains a phone's battery even if nothing plays.
@@ -82,7 +99,7 @@ export class Player extends EventTarget {
 		await context.audioWorklet.addModule(here("worklet.js"));
 		const node = new AudioWorkletNode(context, "vivace-player", { numberOfInputs: 0 });
 		node.port.onmessage = ({ data }) => this.report(data);
-		node.connect(context.destination);
+		node.connect(this.gain);
 		return (message) => node.port.postMessage(message, message.push ? [message.push.buffer] : []);
 	}
 
@@ -94,7 +111,7 @@ export class Player extends EventTarget {
 			const isNews = ring.pull(outputBuffer.getChannelData(0));
 			if (isNews || !ring.isWaiting || ring.state.isDone) this.report(ring.state);
 		};
-		node.connect(context.destination);
+		node.connect(this.gain);
 		return (message) => ring.take(message);
 	}
 
@@ -137,6 +154,7 @@ export class Player extends EventTarget {
 	}
 
 	stop() {
+		this.isPaused = false;
 		if (this.state.isDone) return;
 		this.state = { ...this.state, isDone: true };
 		this.send?.({ reset: ++this.id });
@@ -154,8 +172,8 @@ export class Player extends EventTarget {
 }
 
 export function whyNoRecording() {
-	if (!window.isSecureContext) return "Recording needs https, or the page opened on the server's own machine.";
-	return navigator.mediaDevices && window.AudioWorkletNode ? "" : "This browser cannot record.";
+	if (!window.isSecureContext) return "To record, open this page over https or on the server's own machine. A file works here too.";
+	return navigator.mediaDevices && window.AudioWorkletNode ? "" : "This browser cannot record. Choose a file instead.";
 }
 
 // Records mono PCM at the microphone's rate, so that the server need not decode WebM.

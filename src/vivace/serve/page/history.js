@@ -1,21 +1,14 @@
 // The history of spoken texts. Texts stay in this browser's storage; audio is lost with the page.
-import { $, make } from "./settings.js";
+import { $, make } from "./dom.js";
 import { drawStill } from "./wave.js";
 
 const MAX_ITEMS = 20, STORE = "vivace.history";
-
-export function download({ track, text }) {
-	const words = text.slice(0, 40).replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "");
-	const href = URL.createObjectURL(track.toWav());
-	make("a", { href, download: `${words || "speech"}.wav` }).click();
-	setTimeout(() => URL.revokeObjectURL(href), 10000);
-}
 
 export const clockTime = (seconds) => (seconds < 60 ? `${seconds.toFixed(1)} s`
 	: `${Math.floor(seconds / 60)}:${String(Math.floor(seconds % 60)).padStart(2, "0")}`);
 
 export class Past {
-	// `page`: play(item), use(item)
+	// `page`: play(item), save(item), use(item)
 	constructor(page) {
 		this.page = page;
 		this.items = [];
@@ -51,7 +44,7 @@ export class Past {
 		row.append(words, make("small", { textContent: about }));
 		if (item.track) {
 			row.append(make("canvas", { track: item.track, ariaHidden: "true" }),
-				button("Play", () => this.page.play(item)), button("Save", () => download(item)));
+				button("Play", () => this.page.play(item)), button("Save", () => this.page.save(item)));
 		}
 		row.append(button("Use again", () => this.page.use(item)));
 		return row;

@@ -75,9 +75,9 @@ export class Live {
 			this.waiting = null;
 		};
 		socket.onmessage = ({ data }) => { if (this.socket === socket) this.take(data); };
-		socket.onclose = ({ code, reason }) => {
+		socket.onclose = ({ reason }) => {
 			if (this.socket !== socket) return;
-			if (this.isBusy) this.page.fail(new ApiError(reason || `The live connection was closed (${code}).`));
+			if (this.isBusy) this.page.fail(ApiError.of({ message: reason || "The connection was closed. Try again" }));
 			this.close();
 		};
 	}
@@ -93,11 +93,11 @@ export class Live {
 			if (!this.isMuted) this.page.grow(data);
 			return;
 		}
-		const { type, message, sample_rate: rate } = JSON.parse(data);
+		const { type, message, code, sample_rate: rate } = JSON.parse(data);
 		if (type === "audio.cancelled") this.isMuted = false;
 		else if (type === "error") {
 			this.close();
-			this.page.fail(new ApiError(message));
+			this.page.fail(ApiError.of({ message, code }));
 		} else if (this.isMuted) return;
 		else if (type === "audio.start") {
 			this.isSounding = true;

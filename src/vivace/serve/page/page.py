@@ -1,13 +1,16 @@
-"""Serves the page at `/`: the files of this folder, with a strict content security policy.
+"""Serves the page at `/`: the files of this folder, compressed, with a strict security policy.
 
 URLs are relative, so that a proxy may serve the page under any path. The page needs no key: it
 contains no secret and asks the user for the API key.
+
+`index.html` names its files under `page/VERSION/`, where VERSION is a digest of all files. Browsers
+keep those files and ask only for `index.html` again.
 """
 
 from __future__ import annotations
 
+import gzip
 import hashlib
-import re
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -23,18 +26,22 @@ MEDIA_TYPES = {
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
+    "woff2": "font/woff2",
 }
-INDENT_OR_COMMENT = re.compile(rb"(?m)^[ \t]*(?://.*\n)?")  # 8 % of the page's size
+INDEX, ICON = "index.html", "icon.svg"
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
 )
 HEADERS = {
     "Content-Security-Policy": POLICY,
     "Permissions-Policy": "microphone=(self), camera=(), geolocation=()",
     "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-cache",  # revalidated, so that a new version is shown at once
+    "Vary": "Accept-Encoding",
 }
+REVALIDATED = "no-cache"  # a new version is shown at once
+KEPT = "public, max-age=31536000, immutable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,35 +49,76 @@ class PageFile:
     body: bytes
     media_type: str
     etag: str
+    compressed: bytes | None  # None: fonts are compressed already
+
+    @classmethod
+    def of(cls, body: bytes, media_type: str) -> PageFile:
+        compressed = None if "font" in media_type else gzip.compress(body, 9, mtime=0)
+        return cls(body, media_type, f'"{_digest(body)}"', compressed)
+
+    def respond(self, request: Request, caching: str) -> Response:
+        # A weak tag: the compressed and the plain body are the same file.
+        headers = {**HEADERS, "Cache-Control": caching, "ETag": f"W/{self.etag}"}
+        if self.etag in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers=headers)
+        if self.compressed and "gzip" in request.headers.get("accept-encoding", ""):
+            headers["Content-Encoding"] = "gzip"
+            return Response(self.compressed, media_type=self.media_type, headers=headers)
+        return Response(self.body, media_type=self.media_type, headers=headers)
 
 
-def read_files() -> dict[str, PageFile]:
-    """The files of the page by name. No other file is served."""
-    found = {}
-    for entry in files("vivace.serve.page").iterdir():
-        if media_type := MEDIA_TYPES.get(entry.name.rpartition(".")[2]):
-            body = INDENT_OR_COMMENT.sub(b"", entry.read_bytes())
-            etag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
-            found[entry.name] = PageFile(body, media_type, etag)
-    return found
+@dataclass(frozen=True, slots=True)
+class PageFiles:
+    version: str
+    by_name: dict[str, PageFile]
+
+    @classmethod
+    def read(cls) -> PageFiles:
+        """The files of this folder. No other file is served."""
+        found = {
+            entry.name: entry.read_bytes()
+            for entry in files("vivace.serve.page").iterdir()
+            if _extension(entry.name) in MEDIA_TYPES
+        }
+        version = _digest(b"".join(found[name] for name in sorted(found)))
+        found[INDEX] = found[INDEX].replace(b'="page/', f'="page/{version}/'.encode())
+        served = {
+            name: PageFile.of(body, MEDIA_TYPES[_extension(name)]) for name, body in found.items()
+        }
+        return cls(version, served)
+
+    def respond(self, request: Request, path: str) -> Response:
+        """The file `NAME` or `VERSION/NAME`. An open tab may ask for an old version."""
+        version, _, name = path.rpartition("/")
+        if name not in self.by_name:
+            raise HTTPException(404, f"the page has no file {path[:100]!r}")
+        caching = KEPT if version == self.version else REVALIDATED
+        return self.by_name[name].respond(request, caching)
 
 
 def routes(context: ServeContext) -> APIRouter:
     router = APIRouter(include_in_schema=False)
-    served = read_files()
+    served = PageFiles.read()
 
     @router.api_route("/", methods=["GET", "HEAD"])
-    @router.api_route("/favicon.ico", methods=["GET", "HEAD"])
-    @router.api_route("/page/{name}", methods=["GET", "HEAD"])
     async def show(request: Request) -> Response:
-        is_icon = request.scope["path"].endswith(".ico")  # browsers request it for /docs
-        name = request.path_params.get("name", "icon.svg" if is_icon else "index.html")
-        found = served.get(name)
-        if found is None:
-            raise HTTPException(404, f"the page has no file {name[:100]!r}")
-        headers = {**HEADERS, "ETag": found.etag}
-        if found.etag in request.headers.get("if-none-match", ""):
-            return Response(status_code=304, headers=headers)
-        return Response(found.body, media_type=found.media_type, headers=headers)
+        return served.respond(request, INDEX)
+
+    @router.api_route("/favicon.ico", methods=["GET", "HEAD"])
+    async def show_icon(request: Request) -> Response:
+        """Browsers request it for `/docs`."""
+        return served.respond(request, ICON)
+
+    @router.api_route("/page/{name:path}", methods=["GET", "HEAD"])
+    async def show_file(request: Request, name: str) -> Response:
+        return served.respond(request, name)
 
     return router
+
+
+def _extension(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _digest(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()[:16]

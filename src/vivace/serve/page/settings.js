@@ -1,10 +1,9 @@
 // The settings, stored in the form and in the URL fragment, which browsers never send.
-export const $ = (id) => document.getElementById(id);
-export const put = (id, text) => { $(id).textContent = text; };
-export const make = (name, fields) => Object.assign(document.createElement(name), fields);
+import { $ } from "./dom.js";
 
 const FIELDS = ["model", "language", "instruct", "seed", "speed"];
 const DEFAULTS = { language: "auto", speed: "1" };
+const MIX = /^(.+)\((\d+)\)\+(.+)\((\d+)\)$/;
 
 export const readAddress = () => Object.fromEntries(
 	[location.search, location.hash].flatMap((part) => [...new URLSearchParams(part.slice(1))]));
@@ -19,11 +18,22 @@ export function fill(values) {
 	chooseVoice(values.voice);
 }
 
-export const voice = () => document.querySelector("#voices input:checked")?.value;
+// The chosen voice, or a mix of two in the server's notation: a(70)+b(30).
+export function voice() {
+	const own = document.querySelector("#voices input:checked")?.value;
+	const other = $("mix-with").value, share = $("mix-share").value;
+	return other && other !== own ? `${own}(${100 - share})+${other}(${share})` : own;
+}
 
-export function chooseVoice(id) {
-	const radio = [...document.querySelectorAll("#voices input")].find(({ value }) => value === id);
-	if (radio) radio.checked = true;
+// Chooses a voice or a mix by name. Unknown names have no effect.
+export function chooseVoice(name) {
+	const [, own, , other, share] = MIX.exec(name) ?? [null, name];
+	const radio = [...document.querySelectorAll("#voices input")].find(({ value }) => value === own);
+	if (!radio) return;
+	radio.checked = true;
+	$("mix-with").value = other ?? "";
+	if ($("mix-with").selectedIndex < 1) $("mix-with").selectedIndex = 0;
+	else $("mix-share").value = share;
 }
 
 export function values() {

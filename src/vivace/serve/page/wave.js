@@ -1,7 +1,7 @@
 // Draws the waveform on a musical stave: played audio in the accent colour, the rest in ink.
 import { PEAK_S } from "./audio.js";
 
-const BAR = 4, PITCH = 7, SHORTEST_S = 6, STAVE = 22, END = 16;
+const BAR = 4, PITCH = 7, SHORTEST_S = 6, STAVE = 20, END = 16;
 
 const colour = (name) => getComputedStyle(document.body).getPropertyValue(name);
 
@@ -57,12 +57,13 @@ export class Wave {
 
 	paint() {
 		const { pen, width, height } = fit(this.canvas), { left, width: wide } = this.column;
+		if (!width) return false; // hidden
 		const { track, player, shown } = this, ease = this.isStill.matches ? 1 : 0.22;
 		const made = track?.seconds ?? 0, isEnded = track?.isEnded;
 		const wanted = Math.max(SHORTEST_S, made * (isEnded ? 1 : 1.1));
 		this.span += (wanted - this.span) * ease;
 		const isHere = track && player.track === track;
-		const at = isHere ? player.position : 0, isPlaying = isHere && player.isPlaying;
+		const at = isHere ? player.position : 0, isPlaying = isHere && player.isPlaying && !player.isPaused;
 		const middle = Math.round(height / 2), x = (second) => left + (second / this.span) * wide;
 		this.paintStave(pen, width, middle, x, left + wide);
 		const count = Math.floor((wide + PITCH - BAR) / PITCH), perBar = this.span / count;

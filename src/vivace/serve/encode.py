@@ -1,0 +1,49 @@
+"""`POST /v1/audio/encode`: PCM to another audio format. The page's downloads use it.
+
+Speech that was heard can be saved in any format without speaking it again.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import APIRouter, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from vivace.audio.formats import SpeechFormat
+from vivace.errors import AudioError
+from vivace.serve.context import ServeContext
+from vivace.serve.errors import RefusedError
+from vivace.serve.schema import BINARY, SPEECH_FORMATS, audio_response
+
+PCM = {"requestBody": {"required": True, "content": {"audio/pcm": BINARY}}}
+ANSWERS: dict[int | str, dict[str, Any]] = {200: audio_response("The audio.", SPEECH_FORMATS)}
+SampleRate = Annotated[int, Query(ge=8_000, le=48_000, description="Of the samples, in Hz.")]
+
+
+def routes(context: ServeContext) -> APIRouter:
+    router = APIRouter()
+
+    @router.post("/v1/audio/encode", response_class=Response, responses=ANSWERS, openapi_extra=PCM)
+    async def encode(
+        http: Request, response_format: SpeechFormat = "mp3", sample_rate: SampleRate = 24_000
+    ) -> Response:
+        """Convert mono PCM (16 bit, little endian) to another format."""
+        body = await http.body()
+        if not body or len(body) % 2:
+            raise RefusedError(
+                f"the body has {len(body):,} bytes; send 16-bit PCM samples", code="invalid_audio"
+            )
+        try:
+            encoder = context.encoders.open(response_format, sample_rate)
+        except AudioError as error:
+            raise RefusedError(
+                str(error), param="response_format", code="unsupported_format"
+            ) from error
+        samples = np.frombuffer(body, "<i2").astype(np.float32) / np.float32(32_768)
+        content = await encoder.encode_whole([samples])
+        return Response(content, headers={"content-type": encoder.content_type})
+
+    return router

@@ -24,7 +24,7 @@ def test_samples_are_encoded(client: httpx.Client, response_format: str, start: 
 
 
 def test_wav_has_the_same_samples_and_rate(client: httpx.Client) -> None:
-    query = {"response_format": "wav", "sample_rate": 16_000}
+    query = {"response_format": "wav", "sample_rate": "16000"}
     with wave.open(io.BytesIO(client.post(PATH, params=query, content=SAMPLES).content)) as file:
         assert file.getframerate() == 16_000
         assert file.readframes(file.getnframes()) == SAMPLES

@@ -1,10 +1,10 @@
-"""A text-to-speech node for ComfyUI: copy this file to `ComfyUI/custom_nodes/` and install vivace.
+"""A text-to-speech node for ComfyUI, with voice cloning.
 
-Returns ComfyUI's AUDIO, a waveform [batch, channels, samples] and its rate, for Save Audio, Preview
-Audio and other audio nodes. The model is loaded once.
+    pip install .                                       # in ComfyUI's environment
+    cp examples/comfyui_node.py ComfyUI/custom_nodes/   # then restart ComfyUI
+
+The node «Speak (Vivace)» returns AUDIO for Save Audio and Preview Audio. The model is loaded once.
 """
-
-from __future__ import annotations
 
 from functools import lru_cache
 from typing import Any
@@ -12,6 +12,9 @@ from typing import Any
 import torch
 
 from vivace import TTS
+
+TEXT = {"multiline": True, "default": "Hello from ComfyUI."}
+SPEED = {"default": 1.0, "min": 0.25, "max": 4.0, "step": 0.05}
 
 
 @lru_cache(maxsize=1)
@@ -22,48 +25,32 @@ def load(model: str) -> TTS:
 class VivaceSpeak:
     """Text to speech."""
 
-    CATEGORY = "audio/vivace"
-    FUNCTION = "speak"
-    RETURN_TYPES = ("AUDIO",)
-    RETURN_NAMES = ("audio",)
+    CATEGORY, FUNCTION = "audio/vivace", "speak"
+    RETURN_TYPES, RETURN_NAMES = ("AUDIO",), ("audio",)
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {
-            "required": {
-                "text": ("STRING", {"multiline": True, "default": "Hello from ComfyUI."}),
-                "model": ("STRING", {"default": "mini"}),
-            },
-            "optional": {
-                "voice": ("STRING", {"default": ""}),
-                "language": ("STRING", {"default": "auto"}),
-                "instruct": ("STRING", {"multiline": True, "default": ""}),
-                "speed": ("FLOAT", {"default": 1.0, "min": 0.25, "max": 4.0, "step": 0.05}),
-                "seed": ("INT", {"default": 0, "min": 0, "max": 2**53}),
-                "reference": ("AUDIO",),
-            },
+        required = {"text": ("STRING", TEXT), "model": ("STRING", {"default": "mini"})}
+        optional = {
+            "voice": ("STRING", {"default": ""}),
+            "language": ("STRING", {"default": "auto"}),
+            "instruct": ("STRING", {"multiline": True, "default": ""}),
+            "speed": ("FLOAT", SPEED),
+            "seed": ("INT", {"default": 0, "min": 0, "max": 2**53}),
+            "reference": ("AUDIO",),  # a recording to clone, with a Base model
         }
+        return {"required": required, "optional": optional}
 
     def speak(
-        self,
-        text: str,
-        model: str,
-        voice: str = "",
-        language: str = "auto",
-        instruct: str = "",
-        speed: float = 1.0,
-        seed: int = 0,
-        reference: dict[str, Any] | None = None,
-    ) -> tuple[dict[str, Any]]:
+        self, text: str, model: str, voice: Any = "", instruct: str = "", reference: Any = None,
+        **options: Any,
+    ) -> tuple[dict[str, Any]]:  # fmt: skip
         tts = load(model)
-        chosen: Any = voice or None
-        if reference is not None:  # a recording to clone, with a Base model
+        if reference is not None:
             mono = reference["waveform"][0].mean(0).cpu().numpy()
-            chosen = tts.clone((mono, int(reference["sample_rate"])))
-        audio = tts.speak(
-            text, voice=chosen, language=language, instruct=instruct or None, speed=speed, seed=seed
-        )
-        waveform = torch.from_numpy(audio.samples)[None, None]
+            voice = tts.clone((mono, int(reference["sample_rate"])))
+        audio = tts.speak(text, voice=voice or None, instruct=instruct or None, **options)
+        waveform = torch.from_numpy(audio.samples)[None, None]  # [batch, channels, samples]
         return ({"waveform": waveform, "sample_rate": audio.sample_rate},)
 
 

@@ -1,29 +1,29 @@
-"""Runs the files in examples/."""
+"""examples/callback.py and examples/langchain_callback.py speak, and are interrupted."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Event
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
 from tests.support.project import ROOT, load_script
 from tests.support.scripted_tts import Plan
 from tests.support.voice_sources import LIMIT_S, VoiceAtHand, voice_at_hand
 from tests.support.websocket_client import wait_until
-from vivace import TTS
-from vivace.voices.voice import Voice
 
 WORDS = ["Hel", "lo ", "there. ", "This ", "is ", "an ", "agent."]
 
 
 def example(name: str) -> ModuleType:
     return load_script(ROOT / "examples" / f"{name}.py")
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
 
 
 def test_callback_speaks_every_token_and_is_interrupted(tmp_path: Path) -> None:
@@ -39,9 +39,11 @@ def test_callback_speaks_every_token_and_is_interrupted(tmp_path: Path) -> None:
         at_hand.backend.default, at_hand.backend.step_s = Plan(5_000), 0.001
         chunks.clear()
         for word in WORDS:
-            speaker.on_llm_new_token(word)
+            speaker(word)
         wait_until(lambda: len(chunks) > 0, LIMIT_S)
-        speaker.on_llm_error(RuntimeError("the model left"))
+        speaker.interrupt()
+        speaker("More of the same reply. ")
+        speaker.finish()
         wait_until(lambda: at_hand.is_free, LIMIT_S)
 
 
@@ -54,7 +56,9 @@ def langchain_speaker(tmp_path: Path) -> Iterator[tuple[Any, list[Any], VoiceAtH
     pytest.importorskip("langchain_core")
     with voice_at_hand("in process", tmp_path) as at_hand:
         chunks: list[Any] = []
-        yield example("callback").Speaker(at_hand.voice, chunks.append), chunks, at_hand
+        module = example("langchain_callback")
+        speaker = module.Speaker(at_hand.voice, chunks.append)
+        yield module.SpeakingHandler(speaker), chunks, at_hand
 
 
 Spoken = tuple[Any, list[Any], VoiceAtHand]
@@ -99,18 +103,26 @@ def test_langchain_invoke_without_text_is_silent(langchain_speaker: Spoken) -> N
     assert chunks == []
 
 
-def test_callback_accepts_lists_of_blocks_as_tokens(tmp_path: Path) -> None:
-    module = example("callback")
+def test_langchain_blocks_are_spoken_as_tokens(langchain_speaker: Spoken) -> None:
+    handler, chunks, _ = langchain_speaker
+    text_of = example("langchain_callback").text_of
     blocks = [{"type": "text", "text": "Hello ", "index": 0}, {"type": "thinking", "text": "Hm"}]
-    assert module.text_of(blocks) == "Hello "
-    assert module.text_of(None) == module.text_of([]) == module.text_of([{"type": "text"}]) == ""
-    with voice_at_hand("in process", tmp_path) as at_hand:
-        chunks: list[Any] = []
-        speaker = module.Speaker(at_hand.voice, chunks.append)
-        for token in (blocks, "", [], [{"type": "text", "text": "there."}]):
-            speaker.on_llm_new_token(token)
-        speaker.finish()
-        assert num_samples(chunks) == 25 * 1_920
+    assert text_of(blocks) == "Hello "
+    assert text_of(None) == text_of([]) == text_of([{"type": "text"}]) == ""
+    for token in (blocks, "", [], [{"type": "text", "text": "there."}]):
+        handler.on_llm_new_token(token)
+    handler.on_llm_end(None)
+    assert num_samples(chunks) == 25 * 1_920
+
+
+def test_langchain_error_of_the_model_stops_the_speech(langchain_speaker: Spoken) -> None:
+    handler, chunks, at_hand = langchain_speaker
+    at_hand.backend.default, at_hand.backend.step_s = Plan(5_000), 0.001
+    for word in WORDS:
+        handler.on_llm_new_token(word)
+    wait_until(lambda: len(chunks) > 0, LIMIT_S)
+    handler.on_llm_error(RuntimeError("the model left"))
+    wait_until(lambda: at_hand.is_free, LIMIT_S)
 
 
 def test_callback_error_of_its_thread_is_raised_by_finish(tmp_path: Path) -> None:
@@ -126,44 +138,16 @@ def test_callback_error_of_its_thread_is_raised_by_finish(tmp_path: Path) -> Non
         wait_until(lambda: at_hand.is_free, LIMIT_S)
 
 
-def test_callback_interrupted_before_its_stream_exists_is_silent(tmp_path: Path) -> None:
-    is_opening, may_open = Event(), Event()
+def test_callback_interrupted_between_replies_speaks_the_next_one(tmp_path: Path) -> None:
     with voice_at_hand("in process", tmp_path) as at_hand:
         chunks: list[Any] = []
-
-        class SlowVoice:
-            """A TTS whose streams open only when the test allows it."""
-
-            def stream(self, *args: Any, **options: Any) -> Any:
-                is_opening.set()
-                assert may_open.wait(LIMIT_S)
-                assert isinstance(at_hand.voice, TTS)
-                return at_hand.voice.stream(*args, **options)
-
-        speaker = example("callback").Speaker(SlowVoice(), chunks.append)
-        for word in WORDS:
-            speaker(word)
-        assert is_opening.wait(LIMIT_S)
+        speaker = example("callback").Speaker(at_hand.voice, chunks.append)
         speaker.interrupt()
-        may_open.set()
-        speaker("More of the same reply. ")
         speaker.finish()
         assert chunks == []
         speaker("The next reply is spoken. ")
         speaker.finish()
         assert num_samples(chunks) == 25 * 1_920
-        wait_until(lambda: at_hand.is_free, LIMIT_S)
-
-
-def test_callback_interrupted_before_the_first_token_is_silent(tmp_path: Path) -> None:
-    with voice_at_hand("in process", tmp_path) as at_hand:
-        chunks: list[Any] = []
-        speaker = example("callback").Speaker(at_hand.voice, chunks.append)
-        speaker.on_chat_model_start({}, [])
-        speaker.interrupt()
-        speaker("Too late. ")
-        speaker.finish()
-        assert chunks == []
 
 
 def test_callback_interrupted_while_it_waits_for_a_token_ends(tmp_path: Path) -> None:
@@ -176,35 +160,3 @@ def test_callback_interrupted_while_it_waits_for_a_token_ends(tmp_path: Path) ->
         speaker.interrupt()
         wait_until(lambda: at_hand.is_free, LIMIT_S)
         speaker.finish()
-
-
-def test_comfyui_node_returns_audio(monkeypatch: pytest.MonkeyPatch, tiny_folder: Path) -> None:
-    whole = TTS.speak
-    monkeypatch.setattr(TTS, "speak", lambda *a, **k: whole(*a, **k, max_frames=5))
-    module = example("comfyui_node")
-    (node,) = module.NODE_CLASS_MAPPINGS.values()
-    assert module.NODE_CLASS_MAPPINGS.keys() == module.NODE_DISPLAY_NAME_MAPPINGS.keys()
-    assert node.RETURN_TYPES == ("AUDIO",)
-    speak = getattr(node(), node.FUNCTION)
-    inputs = node.INPUT_TYPES()
-    told = {name: kind[1]["default"] for name, kind in inputs["required"].items()}
-    told |= {name: kind[1]["default"] for name, kind in inputs["optional"].items() if kind[1:]}
-    (audio,) = speak(**told)
-    assert audio["sample_rate"] == 24_000
-    assert audio["waveform"].dtype == torch.float32
-    assert audio["waveform"].shape[:2] == (1, 1)
-    assert torch.equal(audio["waveform"], speak(**told)[0]["waveform"])  # the seed is kept
-
-    given = 0.1 * torch.sin(torch.arange(48_000) / 20)
-    reference = {"waveform": given.expand(1, 2, -1), "sample_rate": 24_000}
-    heard: list[Any] = []
-    clone = TTS.clone
-
-    def recorded(tts: TTS, audio: Any) -> Voice:
-        heard.append(audio)
-        return clone(tts, audio)
-
-    monkeypatch.setattr(TTS, "clone", recorded)
-    (audio,) = speak("Hello.", str(tiny_folder / "base"), reference=reference)
-    assert np.allclose(heard[0][0], given.numpy(), atol=1e-6)
-    assert audio["waveform"].shape[2] <= 5 * 1_920

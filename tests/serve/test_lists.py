@@ -43,6 +43,7 @@ def test_voices_have_an_id_and_a_name(client: httpx.Client) -> None:
     voices = client.get("/v1/audio/voices").json()["voices"]
     both = [("heart", "heart"), ("michael", "michael")]
     assert [(voice["id"], voice["name"]) for voice in voices] == both
+    assert all(voice["description"] for voice in voices)
     with_aliases = client.get("/v1/audio/voices?aliases=true").json()["voices"]
     assert {"heart", "alloy", "cedar", "vivian"} <= {voice["id"] for voice in with_aliases}
 

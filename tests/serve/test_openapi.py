@@ -138,6 +138,11 @@ def test_api_reference_shows_ranges_defaults_and_responses(server: Running) -> N
         assert words in page, words
 
 
+def test_error_of_the_api_reference_is_real(server: Running) -> None:
+    answer = httpx.post(f"{server.url}{SPEECH}", json={"input": "Hello.", "speed": 9})
+    assert answer.json() == docs.ERROR_EXAMPLE
+
+
 def test_examples_of_the_api_reference_run(server: Running, tmp_path: Path) -> None:
     page = httpx.get(f"{server.url}/docs").text
     examples = [html.unescape(found) for found in re.findall(r"<pre>(curl .*?)</pre>", page, re.S)]

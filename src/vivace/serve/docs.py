@@ -43,8 +43,14 @@ BODIES: Mapping[str, Mapping[str, Any] | str] = {
     "POST /dev/captioned_speech": SPEECH | {"stream": False},
 }
 PATH_VALUES = {"voice_id": "heart", "name": "vivace"}
-ERROR = {"message": "speed must be at most 4, not 9", "type": "invalid_request_error"}
-ERROR_EXAMPLE = {"error": ERROR | {"param": "speed", "code": "invalid_request"}}
+ERROR_EXAMPLE = {
+    "error": {
+        "message": "speed: input should be less than or equal to 4, not 9",
+        "type": "invalid_request_error",
+        "param": "speed",
+        "code": None,
+    }
+}
 LOCATIONS = {"path": "In the path", "query": "In the query", "header": "Headers"}
 SIZES = {"maxLength": "characters", "maxItems": "items", "maxProperties": "entries"}
 STYLE = """
@@ -80,8 +86,8 @@ POLICY = (
 HEAD = f"""<!doctype html><html lang="en"><head><meta charset="utf-8">
 <title>Vivace {__version__}: API reference</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>
-<body><header><h1>Vivace {__version__}</h1>
-<p>API reference. To listen: <a href="./">the page</a>. For programs:
+<body><header><h1>Vivace</h1>
+<p>API reference, version {__version__}. To listen: <a href="./">the page</a>. For programs:
 <a href="openapi.json">openapi.json</a>.</p>
 <p>In the examples <code>$URL</code> is the address of this server, such as
 <code>127.0.0.1:8000</code>. If the server needs a key, add

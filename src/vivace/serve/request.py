@@ -80,9 +80,13 @@ class SpeechRequest(ClientInput):
     voice: VoiceName | None = Field(None, description="A voice's name, or an object with its `id`.")
     speaker: VoiceName | None = Field(None, description="The same as `voice`.")
     instructions: str | None = Field(None, description="How to speak, where the model follows it.")
-    response_format: SpeechFormat = "mp3"
-    speed: float = Field(1.0, ge=0.25, le=4.0)
-    stream_format: Literal["audio", "sse"] = "audio"
+    response_format: SpeechFormat = Field("mp3", description="The audio format.")
+    speed: float = Field(
+        1.0, ge=0.25, le=4.0, description="1 is normal speed. The pitch stays the same."
+    )
+    stream_format: Literal["audio", "sse"] = Field(
+        "audio", description="`sse` sends events with base64 audio."
+    )
     stream: bool = Field(True, description="False: one complete file with its length.")
     sample_rate: int | None = Field(None, ge=8_000, le=48_000, description="In Hz.")
     bit_rate: int | None = Field(
@@ -108,7 +112,9 @@ class SpeechRequest(ClientInput):
     ref_audio: str | None = Field(None, description="A recording to clone: base64 or a data URI.")
     ref_text: str | None = Field(None, description="The words of the recording.")
     x_vector_only_mode: bool = Field(False, description="Clone without `ref_text`.")
-    speaker_embedding: list[float] | None = Field(None, max_length=MAX_EMBEDDING)
+    speaker_embedding: list[float] | None = Field(
+        None, max_length=MAX_EMBEDDING, description="The speaker vector of a cloned voice."
+    )
     seed: int | None = _sampling("seed", "The same seed gives the same speech.")
     max_new_tokens: int | None = _sampling("max_frames", "Frames of 80 ms.")
     temperature: float | None = _sampling("temperature", "Higher values vary more.")

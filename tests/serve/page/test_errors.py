@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.support.page_driver import ABLE, PHONE, Driver, is_on_screen, tab, with_abilities
@@ -136,6 +137,7 @@ def test_api_key_is_requested_and_sent_everywhere(launched: Any, tmp_path: Any) 
         key = page.tab.get_by_label("This server asks for a key")
         key.wait_for()
         assert (page.status, page.error) == ("A key is needed.", "")
+        assert httpx.get(f"{server.url}/docs").status_code == 200  # a link cannot send a key
         key.fill("wrong")
         page.button("Use key").click()
         page.wait(lambda: page.error == "The server does not accept this key.")

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from vivace.audio.formats import SpeechFormat
 from vivace.errors import AudioError
 from vivace.serve.context import ServeContext
+from vivace.serve.encoders import SpeechEncoder
 from vivace.serve.errors import RefusedError
 from vivace.serve.schema import BINARY, SPEECH_FORMATS, audio_response
 
@@ -37,7 +38,7 @@ def routes(context: ServeContext) -> APIRouter:
                 f"the body has {len(body):,} bytes; send 16-bit PCM samples", code="invalid_audio"
             )
         try:
-            encoder = context.encoders.open(response_format, sample_rate)
+            encoder = SpeechEncoder(context.encoding_threads, response_format, sample_rate)
         except AudioError as error:
             raise RefusedError(
                 str(error), param="response_format", code="unsupported_format"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import Literal, get_args, get_origin
 
-from reference.markdown import code, page, sentence, table
+from reference.markdown import code, linked, page, table
 from reference.walk import (
     CLASSES,
     Member,
@@ -50,7 +50,6 @@ LITERALS = {
     "OnUnsupported": "vivace.speech",
     "ModelType": "vivace.model.config",
 }
-DOCS_PATH = re.compile(r" \(docs/(\w[\w-]*)\.md\)")
 
 
 def api_page() -> str:
@@ -70,7 +69,7 @@ def _class(path: str) -> Iterator[str]:
         yield _table(own.parameters, "field")
     properties = [one for one in others if one.kind == "property"]
     if properties:
-        rows = [(code(one.name), _type(one.returns), _link(one.text)) for one in properties]
+        rows = [(code(one.name), _type(one.returns), linked(one.text)) for one in properties]
         yield table(("property", "type", "description"), rows)
     for one in others:
         if one.kind == "method":
@@ -103,7 +102,8 @@ def _signature(owner: str, member: Member) -> str:
 
 def _table(parameters: tuple[Parameter, ...] | list[Parameter], head: str) -> str:
     rows = [
-        (code(one.name), _type(one.kind), _default(one), _link(one.help_text)) for one in parameters
+        (code(one.name), _type(one.kind), _default(one), linked(one.help_text))
+        for one in parameters
     ]
     return table((head, "type", "default", "description"), rows)
 
@@ -130,8 +130,3 @@ def _default(one: Parameter) -> str:
     if not one.default:
         return "required"
     return "the checkpoint's" if one.default == CHECKPOINT else code(one.default)
-
-
-def _link(text: str) -> str:
-    """A sentence with links instead of the paths of pages."""
-    return DOCS_PATH.sub(r" ([\1](../\1.md))", sentence(text))

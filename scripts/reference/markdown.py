@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
+DOCS_PATH = re.compile(r"docs/(\w[\w-]*)\.md")
 GENERATED = "<!-- Written by `python scripts/make_reference.py`. Do not edit. -->"
 
 
@@ -30,6 +32,11 @@ def sentence(text: str) -> str:
     if first.islower() and first.isalpha():
         text = text[0].upper() + text[1:]
     return text if text[-1] in ".!?" else f"{text}."
+
+
+def linked(text: str) -> str:
+    """A sentence with links instead of the paths of pages."""
+    return DOCS_PATH.sub(r"[\1](../\1.md)", sentence(text))
 
 
 def _cell(text: str) -> str:

@@ -9,7 +9,7 @@ from annotated_types import Ge, Gt, Le
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from reference.markdown import code, page, sentence, table
+from reference.markdown import code, linked, page, sentence, table
 from vivace.serve.context import ServeContext
 from vivace.serve.server import Server
 from vivace.serve.settings import (
@@ -65,7 +65,7 @@ def _setting(name: str) -> tuple[str, ...]:
     field = ServeSettings.model_fields[name]
     flag = "--" + public_name(name).replace("_", "-")
     text = (field.description or "").partition("; default:")[0]
-    return code(flag), _kind(field), _default(field), sentence(text)
+    return code(flag), _kind(field), _default(field), linked(text)
 
 
 def _kind(field: Any) -> str:

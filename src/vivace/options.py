@@ -62,7 +62,7 @@ class SpeechOptions(TextOptions, SamplingOptions):
         LexiconSource | None, "How to read words: a file, a mapping or a `Lexicon`."
     ] = None
     guard: Annotated[bool, "Stop speech that does not end or is silent, and retry it once."] = True
-    trim: Annotated[bool, "Remove silence at the start, a stall at the end and leaks."] = False
+    trim: Annotated[bool, "Remove silence at the start, a stall at the end and repeats."] = False
     trim_start: Annotated[bool, "Remove silence at the start, except for 20 ms."] = False
     text_layout: Annotated[
         TextLayout | None, "None: `streamed` for cloned voices, otherwise `whole`."

@@ -37,7 +37,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
     """The arguments of every `vivace` command, by page."""
     for page, block in blocks("bash"):
         for line in block.replace("\\\n", " ").split("\n"):
-            for part in re.split(r"&&|\||;", re.sub(r" &$", "", line.strip())):
+            for part in re.split(r"&&|\||;", re.sub(r" &$| < \S+", "", line.strip())):
                 words = shlex.split(part, comments=True)
                 while words and re.fullmatch(r"[A-Z_]+=\S*|export", words[0]):
                     words.pop(0)

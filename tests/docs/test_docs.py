@@ -53,8 +53,30 @@ def test_python_example_runs(
             value(tmp_path)
 
 
-def test_pages_have_python_examples() -> None:
-    assert len(SNIPPETS) >= 2
+def navigation(*groups: str) -> set[Path]:
+    """The pages of these groups in mkdocs.yml; without groups all pages."""
+    group, found = "", set()
+    for line in (ROOT / "mkdocs.yml").read_text(encoding="utf-8").splitlines():
+        if title := re.fullmatch(r"  - ([\w ]+):(?: (\S+\.md))?", line):
+            group = title[1]
+        for target in re.findall(r"(\S+\.md)$", line):
+            if not groups or group in groups:
+                found.add(ROOT / "docs" / target)
+    return found
+
+
+def test_navigation_lists_every_page() -> None:
+    assert navigation() == set(PAGES) - {ROOT / "README.md", ROOT / "docs" / "modules.md"}
+
+
+@pytest.mark.parametrize("page", sorted(navigation("Get started", "Guides")), ids=lambda p: p.name)
+def test_guide_has_an_example_that_tests_run(page: Path) -> None:
+    """Tests run `python` and `py` blocks, and parse `vivace` commands in `bash` blocks."""
+    if page.parent.name == "integrations" or page.name == "page.md":
+        return  # tests/integrations runs their examples, tests/serve/page drives the page
+    text = page.read_text(encoding="utf-8")
+    examples = re.findall(r"^```(?:python|py|bash)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert any("vivace" in example or "127.0.0.1" in example for example in examples)
 
 
 def test_help_in_docs_equals_help_of_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,21 +1,31 @@
-"""The examples of docs/websockets.md, run against a server."""
+"""The examples of docs/websockets.md and docs/guides.md, run against a server."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from tests.support.project import ROOT
 from tests.support.serving import Running
 
-PAGE = (ROOT / "docs" / "websockets.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"^```py\n(.*?)^```", PAGE, re.M | re.S)
+
+def examples(page: str) -> list[str]:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    return re.findall(r"^```py\n(.*?)^```", text, re.M | re.S)
 
 
-@pytest.mark.parametrize("code", EXAMPLES, ids=range(len(EXAMPLES)))
-def test_example_of_the_page_runs(server: Running, code: str) -> None:
+EXAMPLES = examples("websockets.md")
+ALL_EXAMPLES = [*EXAMPLES, *examples("guides.md")]
+
+
+@pytest.mark.parametrize("code", ALL_EXAMPLES, ids=range(len(ALL_EXAMPLES)))
+def test_example_of_the_page_runs(
+    server: Running, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert "127.0.0.1:8000" in code
+    monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     exec(compile(code.replace("127.0.0.1:8000", f"127.0.0.1:{server.port}"), "page", "exec"), names)
     audio = names.get("audio")

@@ -20,6 +20,7 @@ PAGES = (
     "docs/performance.md",
     "docs/measuring.md",
     "docs/quality.md",
+    "docs/embedded-voice.md",
     "docs/integrations/README.md",
 )
 BLOCK = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(\n<!-- end of table -->)", re.DOTALL)
@@ -339,6 +340,14 @@ def integrations() -> str:
     return table("| framework | | overhead, ms | middle half of the runs |", rows)
 
 
+def letters() -> str:
+    rows = [
+        (row["text"], row["without"]["right"], row["with_letter_names"]["right"])
+        for row in read("letters-mini")["results"]
+    ]
+    return table("| text | without | with `letter_names` |", rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "frames": frames,
     "quality": quality,
@@ -357,6 +366,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "roofline": roofline,
     "kernel-errors": kernel_errors,
     "integrations": integrations,
+    "letters": letters,
 }
 
 if __name__ == "__main__":

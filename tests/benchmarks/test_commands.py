@@ -246,6 +246,14 @@ def test_quality_commands(run: Run, fixed_judges: None, sentences: Path, tmp_pat
     run("pairs.py", out, out)
 
 
+def test_letters_command(run: Run, fixed_judges: None, tmp_path: Path) -> None:
+    path = tmp_path / "letters.json"
+    run("letters.py", "--texts", "1", "--json", path, SEEDS=(1,), TEXTS=("It rained.",))
+    [row] = read(path)["results"]
+    assert row["text"] == "It rained."
+    assert row["without"] == row["with_letter_names"] == {"right": 1, "transcripts": ["It rained."]}
+
+
 @pytest.mark.ci
 def test_fp8_command(run: Run, fixed_judges: None, sentences: Path, tmp_path: Path) -> None:
     path = tmp_path / "fp8.json"

@@ -157,7 +157,7 @@ class Counter:
             self.calls.append(name)
             return original(*args, **kwargs)
 
-        kept = staticmethod(counted) if isinstance(owner, type) and name == "parse" else counted
+        kept = staticmethod(counted) if isinstance(owner, type) and name == "read" else counted
         self._monkeypatch.setattr(owner, name, kept)
 
 
@@ -167,7 +167,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Counter:
     counter.watch(SpeechEncoder, "__init__")
     counter.watch(Voices, "choose")
     counter.watch(speech, "read_json")
-    counter.watch(SpeechRequest, "parse")
+    counter.watch(SpeechRequest, "read")
     return counter
 
 
@@ -183,7 +183,7 @@ def test_busy_server_refuses_before_reading_body_voice_and_encoder(
         assert work.calls == []
         backend.is_open.set()
     assert ask(server.url).status_code == 200  # control: a served request calls all functions
-    assert set(work.calls) == {"__init__", "choose", "read_json", "parse"}
+    assert set(work.calls) == {"__init__", "choose", "read_json", "read"}
 
 
 def test_refusal_is_counted_by_route_and_as_a_failure(busy: Opened) -> None:
@@ -240,7 +240,7 @@ def test_busy_model_refuses_and_an_idle_model_serves(tmp_path: Path, work: Count
                 wait_until(lambda: engine.num_running + engine.num_waiting == NUM_TAKEN)
                 work.calls.clear()
                 assert ask(server.url, model="busy").status_code == 429
-                assert work.calls == ["read_json", "parse"]  # the body names the model
+                assert work.calls == ["read_json", "read"]  # the body names the model
                 assert ask(server.url, model="free").status_code == 200
                 busy.is_open.set()
                 assert {one.result().status_code for one in asked} == {200}

@@ -188,18 +188,18 @@ def test_chunked_body_at_its_limit_is_read_and_beyond_it_413(
 def test_field_at_its_limit_is_taken_and_beyond_it_refused(
     make: Callable[[int], dict[str, Any]], limit: int
 ) -> None:
-    assert SpeechRequest.parse({"input": "Hello.", **make(limit)}, SETTINGS)
+    assert SpeechRequest.read({"input": "Hello.", **make(limit)}, SETTINGS)
     with pytest.raises(RefusedError) as refused:
-        SpeechRequest.parse({"input": "Hello.", **make(limit + 1)}, SETTINGS)
+        SpeechRequest.read({"input": "Hello.", **make(limit + 1)}, SETTINGS)
     assert refused.value.param in make(1)
 
 
 def test_text_with_its_respellings_at_the_limit_is_taken_and_beyond_it_refused() -> None:
     settings = ServeSettings(max_text_chars=100)
     body = {"input": "GIF GIF", "lexicon": {"GIF": "x" * 49}}  # 7 + 2 × 46 = 99
-    assert SpeechRequest.parse({**body, "input": "GIF GIF."}, settings)
+    assert SpeechRequest.read({**body, "input": "GIF GIF."}, settings)
     with pytest.raises(RefusedError, match="with its lexicon"):
-        SpeechRequest.parse({**body, "input": "GIF GIF.."}, settings)
+        SpeechRequest.read({**body, "input": "GIF GIF.."}, settings)
 
 
 def test_context_id_at_its_limit_is_taken_and_beyond_it_refused() -> None:

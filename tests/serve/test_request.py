@@ -231,12 +231,12 @@ def test_request_fields_become_engine_options() -> None:
         "temperature": 0.5, "top_k": 5, "top_p": 0.9, "repetition_penalty": 1.1, "min_p": 3,
         "trim_start": False,
     }  # fmt: skip
-    request = SpeechRequest.parse(body, ServeSettings())
+    request = SpeechRequest.read(body, ServeSettings())
     assert request.options() == StreamOptions(
         speed=2.0, language="german", seed=7, max_frames=50,
         temperature=0.5, top_k=5, top_p=0.9, repetition_penalty=1.1, trim_start=False,
     )  # fmt: skip
-    bare = SpeechRequest.parse({"input": "Hello."}, ServeSettings())
+    bare = SpeechRequest.read({"input": "Hello."}, ServeSettings())
     assert bare.options() == StreamOptions()
 
 
@@ -245,6 +245,6 @@ def test_request_fields_become_engine_options() -> None:
 )
 def test_ref_audio_is_base64_or_a_data_uri(prefix: str) -> None:
     told = prefix + base64.b64encode(b"sound").decode()
-    request = SpeechRequest.parse({"input": "Hello.", "ref_audio": told}, ServeSettings())
+    request = SpeechRequest.read({"input": "Hello.", "ref_audio": told}, ServeSettings())
     assert request.recording(ServeSettings()) == b"sound"
     assert request.model_type == "base"

@@ -76,7 +76,7 @@ def run(folder: Path, sink: RecordingSink, **fields: Any) -> RecordingSink:
     async def check() -> None:
         async with started(folder) as context:
             body = {"input": "Hello.", **PCM, **fields}
-            await speak(context, SpeechRequest.parse(body, context.settings), sink)
+            await speak(context, SpeechRequest.read(body, context.settings), sink)
             assert context.streams.num_active == 0
 
     asyncio.run(check())

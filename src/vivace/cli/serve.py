@@ -52,7 +52,8 @@ def _serve_with_messages(
     """With `--log-format json` every line is JSON, error messages included."""
     log_format = arguments.log_format or os.environ.get("VIVACE_LOG_FORMAT")
     try:
-        settings = _resolve(arguments, defaults)
+        config = None if arguments.config is None else Path(arguments.config)
+        settings = resolve_settings(_flags(arguments), os.environ, config, defaults)
         log_format = settings.log_format
         log_to_stderr(log_format)
         return _serve(settings, has_http=has_http)
@@ -62,11 +63,6 @@ def _serve_with_messages(
         log_to_stderr(log_format)
         ServerMessages(log_format).fail(error)
         return FAILED
-
-
-def _resolve(arguments: argparse.Namespace, defaults: dict[str, Any]) -> ServeSettings:
-    config = None if arguments.config is None else Path(arguments.config)
-    return resolve_settings(_flags(arguments), os.environ, config, defaults)
 
 
 def _serve(settings: ServeSettings, *, has_http: bool = True) -> int:

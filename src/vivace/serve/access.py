@@ -50,17 +50,16 @@ class Access:
         host = _parse_host(headers.get("host"))
         key = self._find_key(scope, headers)
         is_preflight = method == "OPTIONS" and origin is not None
-        is_public = is_preflight or _is_public(path, method)
-        if self._digests and key is None and not is_public and not self._is_open(path, method):
+        is_read = method in ("GET", "HEAD")
+        is_public = is_preflight or (is_read and _is_public(path))
+        is_open = is_read and self._settings.public_lists and _is_list(path)
+        if self._digests and key is None and not (is_public or is_open):
             raise _unauthorized(headers)
         if not self._digests or (key is None and not is_public):
             self._check_host(host)
         if not is_public:
             client = scope.get("client")
             self.check_rate(key or (client[0] if client else "-"))
-
-    def _is_open(self, path: str, method: str) -> bool:
-        return self._settings.public_lists and _is_list(path, method)
 
     # -- host and origin -----------------------------------------------------------------------
 
@@ -129,13 +128,12 @@ def route_path(scope: Mapping[str, Any]) -> str:
     return path[len(root) :] or "/" if root and f"{path}/".startswith(f"{root}/") else path
 
 
-def _is_public(path: str, method: str) -> bool:
-    is_read = method in ("GET", "HEAD")
-    return is_read and (path in PUBLIC or path.startswith(PUBLIC_FOLDERS))
+def _is_public(path: str) -> bool:
+    return path in PUBLIC or path.startswith(PUBLIC_FOLDERS)
 
 
-def _is_list(path: str, method: str) -> bool:
-    return method in ("GET", "HEAD") and (path in LISTS or path.startswith("/v1/models/"))
+def _is_list(path: str) -> bool:
+    return path in LISTS or path.startswith("/v1/models/")
 
 
 def _given_keys(scope: Mapping[str, Any], headers: Mapping[str, str]) -> list[str]:

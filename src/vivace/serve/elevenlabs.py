@@ -166,7 +166,7 @@ def _speak_endpoint(
         body = TextToSpeech.read(await read_json(http))
         fields = speech_fields(voice_id, SpeechQuery.read(http.query_params), body)
         fields |= {"input": body.text, "stream": is_stream, "word_timestamps": is_timed}
-        request = SpeechRequest.parse(fields, context.settings)
+        request = SpeechRequest.read(fields, context.settings)
         return SpeechResponse(context, request, TimedSpeech(body.text) if is_timed else None)
 
     return speak

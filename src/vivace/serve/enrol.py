@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from fastapi import APIRouter
-from pydantic import AliasChoices, ConfigDict, Field
+from pydantic import AliasChoices, ConfigDict, Field, field_validator
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException
 from starlette.requests import Request
@@ -50,7 +50,7 @@ class VoiceRequest(ClientInput):
 
     model_config = ConfigDict(json_schema_extra={"required": ["name"]})
 
-    name: str = Field("", description="Of a-z 0-9 _ . -, at most 64.")
+    name: str = Field("", validate_default=True, description="Of a-z 0-9 _ . -, at most 64.")
     type: Literal["", "audio_sample", "prompt"] = ""
     audio_sample: Any = Field(
         None,
@@ -73,12 +73,13 @@ class VoiceRequest(ClientInput):
     model: str | None = None
     consent: str | None = Field(None, description="Stored with the voice.")
 
-    @property
-    def key(self) -> str:
+    @field_validator("name")
+    @classmethod
+    def _as_key(cls, name: str) -> str:
         """The name under which the voice is stored."""
-        if not self.name.strip():
+        key = re.sub(r"\s+", "-", name.strip().lower())
+        if not key:
             raise RefusedError("name is missing", param="name")
-        key = re.sub(r"\s+", "-", self.name.strip().lower())
         try:
             check_voice_name(key)
         except RequestError as error:
@@ -113,9 +114,9 @@ def routes(context: ServeContext) -> APIRouter:
         """Create a voice from a recording (`audio_sample`) or a description (`prompt`)."""
         context.streams.check_open()
         wanted = VoiceRequest.read(await _read_fields(request, context.settings))
-        recording, key = wanted.recording(context.settings), wanted.key
+        recording = wanted.recording(context.settings)
         async with context.enrolment_lock:
-            await _check_free(context, key)
+            await _check_free(context, wanted.name)
             if recording is None:
                 created = await _design(context, wanted)
             else:
@@ -204,7 +205,7 @@ async def _clone(context: ServeContext, wanted: VoiceRequest, recording: bytes) 
     with context.models.in_use(model):
         transcript = (wanted.transcript or "").strip() or None
         await asyncio.to_thread(_enrol, model, recording, wanted, transcript)
-    return ListedVoice(wanted.key, "audio_sample", model.name, wanted.language)
+    return ListedVoice(wanted.name, "audio_sample", model.name, wanted.language)
 
 
 def _enrol(model: ServedModel, audio: Any, wanted: VoiceRequest, transcript: str | None) -> None:
@@ -212,7 +213,7 @@ def _enrol(model: ServedModel, audio: Any, wanted: VoiceRequest, transcript: str
         voice = model.tts.clone(
             audio,
             transcript,
-            name=wanted.key,
+            name=wanted.name,
             language=wanted.language,
             licence=(wanted.consent or "")[:MAX_NOTE] or None,
         )
@@ -241,9 +242,9 @@ async def _design(context: ServeContext, wanted: VoiceRequest) -> ListedVoice:
         with context.models.in_use(designer), context.models.in_use(base):
             if await asyncio.to_thread(_speak_and_enrol, designer, base, wanted):
                 speaker = base
-    description = (wanted.key, wanted.prompt, wanted.language)
+    description = (wanted.name, wanted.prompt, wanted.language)
     await asyncio.to_thread(write_description, designer.voices.library, *description)
-    return ListedVoice(wanted.key, "prompt", speaker.name, wanted.language, prompt=wanted.prompt)
+    return ListedVoice(wanted.name, "prompt", speaker.name, wanted.language, prompt=wanted.prompt)
 
 
 def _speak_and_enrol(designer: ServedModel, base: ServedModel, wanted: VoiceRequest) -> bool:

@@ -71,7 +71,7 @@ def routes(context: ServeContext) -> APIRouter:
         """Speak a text and send the time of each word: Kokoro-FastAPI's endpoint."""
         context.streams.check_open()
         body = await read_json(http)
-        request = SpeechRequest.parse(speech_fields(body), context.settings)
+        request = SpeechRequest.read(speech_fields(body), context.settings)
         captions = Captions(request.response_format, is_stream=request.stream)
         ignored = [name for name, neutral in UNSUPPORTED.items() if body.get(name) not in neutral]
         return SpeechResponse(context, request, captions, ignored=ignored)

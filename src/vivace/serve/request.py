@@ -12,6 +12,7 @@ from pydantic import (
     ValidationInfo,
     WithJsonSchema,
     field_validator,
+    model_validator,
 )
 
 from vivace.audio.formats import SpeechFormat
@@ -128,28 +129,37 @@ class SpeechRequest(ClientInput):
         name = str(info.field_name)
         return None if value is None else as_sampling_number(name, value)
 
+    @field_validator("task_type")
     @classmethod
-    def parse(cls, body: dict[str, Any], settings: ServeSettings) -> SpeechRequest:
-        """Raises a RefusedError that names the wrong field and its value."""
-        request = cls.read(body)
-        num_chars = len(request.input)
-        if num_chars > settings.max_text_chars:
+    def _read_task(cls, task: str) -> str:
+        key = task.replace("_", "").lower()
+        if key not in TASKS:
+            raise ValueError(f"must be CustomVoice, VoiceDesign or Base, not {shown(task)}")
+        return TASKS[key]
+
+    @model_validator(mode="after")
+    def _check_text(self, info: ValidationInfo) -> SpeechRequest:
+        """The text is not blank, and has at most `max_text_chars` of the server's settings."""
+        if not self.input.strip():
+            raise RefusedError("input is empty or blank", param="input", code="empty_input")
+        if info.context is None:
+            return self
+        most = info.context.max_text_chars
+        if len(self.input) > most:
             raise RefusedError(
-                f"input has {num_chars:,} characters and the limit is "
-                f"{settings.max_text_chars:,}; split it into parts",
+                f"input has {len(self.input):,} characters and the limit is {most:,}; split it "
+                "into parts",
                 param="input",
                 code="text_too_long",
             )
-        if (num_chars := request.num_chars_respelled) > settings.max_text_chars:
+        if self.num_chars_respelled > most:
             raise RefusedError(
-                f"with its lexicon, input may have {num_chars:,} characters and the limit is "
-                f"{settings.max_text_chars:,}; shorten the respellings",
+                f"with its lexicon, input may have {self.num_chars_respelled:,} characters and the "
+                f"limit is {most:,}; shorten the respellings",
                 param="lexicon",
                 code="text_too_long",
             )
-        if not request.input.strip():
-            raise RefusedError("input is empty or blank", param="input", code="empty_input")
-        return request
+        return self
 
     @property
     def voice_name(self) -> str | None:
@@ -167,16 +177,8 @@ class SpeechRequest(ClientInput):
     @property
     def model_type(self) -> str | None:
         """The type of model that the request needs; None: any."""
-        if self.task_type is not None:
-            key = self.task_type.replace("_", "").lower()
-            if key not in TASKS:
-                raise RefusedError(
-                    f"task_type must be CustomVoice, VoiceDesign or Base, not "
-                    f"{shown(self.task_type)}",
-                    param="task_type",
-                )
-            return TASKS[key]
-        return "base" if self.ref_audio or self.speaker_embedding else None
+        is_clone = self.ref_audio or self.speaker_embedding
+        return self.task_type or ("base" if is_clone else None)
 
     @property
     def is_pinned(self) -> bool:

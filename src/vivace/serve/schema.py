@@ -14,7 +14,6 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
 from vivace.audio.formats import FORMATS
-from vivace.audio.formats import SPEECH_FORMATS as SPEECH_FORMATS
 
 PLAIN = {"/metrics": "text/plain"}
 BINARY = {"schema": {"type": "string", "format": "binary"}}

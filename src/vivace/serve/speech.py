@@ -9,6 +9,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from vivace.audio.formats import SPEECH_FORMATS
 from vivace.serve.admission import SPEECH_PATH
 from vivace.serve.bodies import EventBody
 from vivace.serve.context import ServeContext
@@ -16,7 +17,7 @@ from vivace.serve.encoders import missing_formats
 from vivace.serve.errors import RefusedError
 from vivace.serve.request import SpeechRequest
 from vivace.serve.response import SpeechResponse
-from vivace.serve.schema import SPEECH_FORMATS, audio_response, request_body
+from vivace.serve.schema import audio_response, request_body
 from vivace.serve.strict_json import read_json
 
 log = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ def routes(context: ServeContext) -> APIRouter:
     )
     async def create_speech(http: Request) -> Response:
         """Speak a text; the audio is sent while it is made."""
-        request = SpeechRequest.parse(await read_json(http), context.settings)
+        request = SpeechRequest.read(await read_json(http), context.settings)
         if request.stream_format == "sse":
             return SpeechResponse(context, request, EventBody(request))
         if request.word_timestamps:

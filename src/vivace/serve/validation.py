@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
 
 from vivace.serve.errors import RefusedError
+from vivace.serve.settings import ServeSettings
 from vivace.speech import shown
 
 if TYPE_CHECKING:
@@ -37,10 +38,13 @@ class ClientInput(BaseModel):
         return {name: value for name, value in fields.items() if value is not None}
 
     @classmethod
-    def read(cls, fields: Mapping[str, Any]) -> Self:
-        """Raises a RefusedError that names the first wrong field and its value."""
+    def read(cls, fields: Mapping[str, Any], settings: ServeSettings | None = None) -> Self:
+        """Validate fields; `settings` are the context of validators that check limits.
+
+        Raises a RefusedError that names the first wrong field and its value.
+        """
         try:
-            return cls.model_validate(dict(fields))
+            return cls.model_validate(dict(fields), context=settings)
         except ValidationError as error:
             raise refusal(error) from None
 

@@ -153,7 +153,7 @@ class ElevenLabsSession(SocketSession):
         is_timed = self._has_contexts if query.sync_alignment is None else query.sync_alignment
         fields = speech_fields(self._voice_id, query, message)
         fields |= {"input": LATER, "word_timestamps": is_timed}
-        speech = await prepare(self.context, SpeechRequest.parse(fields, settings))
+        speech = await prepare(self.context, SpeechRequest.read(fields, settings))
         context = VoiceContext(key, speech, bool(query.sync_alignment))
         if query.inactivity_timeout is not None:
             self.idle_s = min(float(query.inactivity_timeout), settings.socket_idle_s)

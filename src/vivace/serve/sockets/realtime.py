@@ -250,7 +250,7 @@ class RealtimeSession(SocketSession):
     async def _prepare(self, fields: dict[str, Any], text: str) -> PreparedSpeech:
         pcm = {"response_format": "pcm", "sample_rate": SAMPLE_RATE, "input": text}
         return await prepare(
-            self.context, SpeechRequest.parse({**fields, **pcm}, self.context.settings)
+            self.context, SpeechRequest.read({**fields, **pcm}, self.context.settings)
         )
 
     # -- speech ------------------------------------------------------------------------------

@@ -275,4 +275,4 @@ class WyomingSession(Session[Event]):
         )
 
     def _request(self, utterance: WyomingUtterance, text: str) -> SpeechRequest:
-        return SpeechRequest.parse({**utterance.fields, "input": text}, self._settings)
+        return SpeechRequest.read({**utterance.fields, "input": text}, self._settings)

@@ -10,15 +10,7 @@ from torch import Tensor, nn
 from vivace.model.code_predictor import CodePredictor
 from vivace.model.config import SPEAKER, ModelConfig, TalkerConfig
 from vivace.model.fp8 import Weights
-from vivace.model.layers import (
-    Attend,
-    Block,
-    Embedding,
-    Linear,
-    RMSNorm,
-    Rope,
-    TextProjection,
-)
+from vivace.model.layers import Attend, Block, Embedding, Linear, RMSNorm, Rope, TextProjection
 from vivace.model.speaker_encoder import SpeakerEncoder
 
 FOLDED_AT_ONCE = 4096  # text ids per pass, to bound its memory

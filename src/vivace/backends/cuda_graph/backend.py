@@ -77,42 +77,31 @@ class CudaGraphBackend:
         num_positions = PAGE * min(
             num_pages(max_frames + PROMPT_POSITIONS), config.max_position_embeddings // PAGE
         )
-        self.max_streams, self.max_frames = max_streams or DEFAULT_STREAMS, max_frames
+        max_streams = max_streams or DEFAULT_STREAMS
+        self.max_streams, self.max_frames = max_streams, max_frames
         page_bytes = bytes_per_page(config, model.dtype)
-        self._pool = PagePool(pool_size(self.max_streams, num_positions, page_bytes, device))
+        self._pool = PagePool(pool_size(max_streams, num_positions, page_bytes, device))
         self.graphs = GraphPool(device, is_capturing=is_capturing, is_urgent=True)
         self.codec_graphs = GraphPool(
             codec.device,
             is_capturing=is_capturing,
             stream_of=None if self.renders_beside_frames else self.graphs,
         )
-        with checked_allocation(self.max_streams, max_frames, device):
+        with checked_allocation(max_streams, max_frames, device):
             self._table = SlotTable(
-                config,
-                self.max_streams,
-                num_positions,
-                max_frames,
-                device,
-                model.dtype,
-                self._pool.size,
+                config, max_streams, num_positions, max_frames, device, model.dtype, self._pool.size
             )
-            vectors = join_tables(model.talker, self.max_streams)
+            vectors = join_tables(model.talker, max_streams)
             self._layers = pick_layers(layers or self.default_layers, model, self._table)
             self._prefill = Prefill(model, self._table, self._layers, self.graphs, vectors)
             self._codec = CodecGraphs(
-                codec,
-                self.max_streams,
-                self.codec_graphs,
-                precision=codec_precision,
-                dtype=model.dtype,
+                codec, max_streams, self.codec_graphs, precision=codec_precision, dtype=model.dtype
             )
         pad_id = model.config.tts_pad_token_id
         self._stepper = Stepper(self._table, self._layers, self.graphs, pad_id)
         self._renderer = Renderer(self._codec, self._table.ring, self.graphs)
         self._slots = Slots[GraphSlot]()
-        self._reservations = Reservations(
-            self._table, self._pool, max_streams=self.max_streams, max_frames=max_frames
-        )
+        self._reservations = Reservations(self._table, self._pool)
         if model.config.timing_config is not None:
             self._table.set_head(model.config.timing_config.followed)
         if device.type == "cuda":

@@ -219,10 +219,7 @@ class WeightPacker:
             self._upsample(up, units[0].act1),
             up.conv.out_channels,
             tuple(
-                Unit(
-                    self._convolution(unit.conv1, unit.act2),
-                    self._convolution(unit.conv2, snake),
-                )
+                Unit(self._convolution(unit.conv1, unit.act2), self._convolution(unit.conv2, snake))
                 for unit, snake in zip(units, following, strict=True)
             ),
         )

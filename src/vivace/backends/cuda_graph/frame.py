@@ -16,15 +16,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from vivace.backends.cuda_graph.slot_table import (
-    PROGRESS,
-    RING,
-    Number,
-    Scale,
-    SlotTable,
-    Status,
-    as_slice,
-)
+from vivace.backends.cuda_graph.slot_table import PROGRESS, RING, Number, Scale, SlotTable, Status
 from vivace.backends.frame_maker import FrameCodes
 from vivace.sampling import Shape
 from vivace.speech import SamplingParams
@@ -184,15 +176,16 @@ class SlotUpdater:
             is_end, Status.STOP, torch.where(is_full, Status.LENGTH, Status.RUNNING)
         )
         verdict = torch.where(is_finite, verdict, Status.FAILED)
-        progress = {
-            Number.STATUS: torch.where(state.is_active, verdict, state.status),
-            Number.NUM_FRAMES: kept,
-            Number.HAS_SUM: numbers[Number.HAS_SUM] | is_kept,
-            Number.NEXT_TEXT: numbers[Number.NEXT_TEXT] + (state.is_read & state.has_text),
-            Number.POSITION: numbers[Number.POSITION] + state.is_read,
-        }
-        changed = torch.stack([progress[number] for number in PROGRESS])
-        table.numbers[as_slice(PROGRESS)].index_copy_(1, rows, changed)
+        changed = torch.stack(  # as in PROGRESS
+            [
+                torch.where(state.is_active, verdict, state.status),
+                kept,
+                numbers[Number.HAS_SUM] | is_kept,
+                numbers[Number.NEXT_TEXT] + (state.is_read & state.has_text),
+                numbers[Number.POSITION] + state.is_read,
+            ]
+        )
+        table.numbers[PROGRESS].index_copy_(1, rows, changed)
 
     def _keep(self, rows: Tensor, spoken: FrameCodes, is_kept: Tensor, num_frames: Tensor) -> None:
         table = self._table

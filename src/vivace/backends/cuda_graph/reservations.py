@@ -17,12 +17,9 @@ LEAST_TEXTS = 16  # ids assumed for live text, whose length is unknown
 
 
 class Reservations:
-    def __init__(
-        self, table: SlotTable, pool: PagePool, *, max_streams: int, max_frames: int
-    ) -> None:
+    def __init__(self, table: SlotTable, pool: PagePool) -> None:
         self._table, self._pool = table, pool
-        self._max_streams, self._max_frames = max_streams, max_frames
-        self.free = list(reversed(range(max_streams)))  # rows without a slot
+        self.free = list(reversed(range(table.num_slots)))  # rows without a slot
 
     def reserve(
         self, prompt: Prompt, sampling: SamplingParams, *, is_full: bool
@@ -34,9 +31,9 @@ class Reservations:
             return error
         if not self.free:
             return BackendError(
-                f"all {self._max_streams} slots are taken; release one or raise max_streams"
+                f"all {self._table.num_slots} slots are taken; release one or raise max_streams"
             )
-        max_frames = min(max_frames, self._max_frames)
+        max_frames = min(max_frames, self._table.num_texts)  # a frame reads one text id
         num_firm = round(FIRM * max_frames)
         if not prompt.is_complete:
             num_firm = FRAMES_PER_TEXT * max(LEAST_TEXTS, len(prompt.trailing_ids))

@@ -15,15 +15,7 @@ from torch import Tensor
 from vivace.backends.cuda_graph.frame import DrawKind, KvPositions, SamplingState, SlotUpdater
 from vivace.backends.cuda_graph.product_kernels import wait_for_last
 from vivace.backends.cuda_graph.products import options
-from vivace.backends.cuda_graph.slot_table import (
-    PROGRESS,
-    RING,
-    TEXT_NUMBERS,
-    Number,
-    Scale,
-    SlotTable,
-    Status,
-)
+from vivace.backends.cuda_graph.slot_table import RING, Number, Scale, SlotTable, Status
 from vivace.backends.cuda_graph.tiles import power_of_two
 from vivace.backends.frame_maker import FrameCodes
 
@@ -31,11 +23,12 @@ SCORE_BLOCK = 512  # scores of one step
 FEW_BLOCK = power_of_two(max(len(Number), len(Scale)))
 
 # Triton reads global numbers only as constexpr.
-STATUS, NUM_FRAMES, HAS_SUM, NEXT_TEXT, POSITION = (tl.constexpr(int(each)) for each in PROGRESS)
-NUM_TEXTS, IS_COMPLETE, NUM_OWN = (tl.constexpr(int(each)) for each in TEXT_NUMBERS)
-MAX_FRAMES, MIN_FRAMES, OWN_ROW = (
-    tl.constexpr(int(each)) for each in (Number.MAX_FRAMES, Number.MIN_FRAMES, Number.OWN_ROW)
-)
+STATUS, NUM_FRAMES = tl.constexpr(int(Number.STATUS)), tl.constexpr(int(Number.NUM_FRAMES))
+HAS_SUM, NEXT_TEXT = tl.constexpr(int(Number.HAS_SUM)), tl.constexpr(int(Number.NEXT_TEXT))
+POSITION, NUM_TEXTS = tl.constexpr(int(Number.POSITION)), tl.constexpr(int(Number.NUM_TEXTS))
+IS_COMPLETE, NUM_OWN = tl.constexpr(int(Number.IS_COMPLETE)), tl.constexpr(int(Number.NUM_OWN))
+OWN_ROW, MAX_FRAMES = tl.constexpr(int(Number.OWN_ROW)), tl.constexpr(int(Number.MAX_FRAMES))
+MIN_FRAMES = tl.constexpr(int(Number.MIN_FRAMES))
 RUNNING, WAITING, STOP, LENGTH, FAILED = (tl.constexpr(int(each)) for each in Status)
 
 

@@ -58,20 +58,9 @@ class Number(IntEnum):
     PREDICTOR_LAST = 15
 
 
-PROGRESS = (  # updated by every frame
-    Number.STATUS,
-    Number.NUM_FRAMES,
-    Number.HAS_SUM,
-    Number.NEXT_TEXT,
-    Number.POSITION,
-)
-TEXT_NUMBERS = (Number.NUM_TEXTS, Number.IS_COMPLETE, Number.NUM_OWN)  # updated by live text
-
-
-def as_slice(numbers: Sequence[Number]) -> slice:
-    """A slice of consecutive rows of `numbers`, to copy them at once."""
-    assert list(numbers) == list(range(numbers[0], numbers[0] + len(numbers)))
-    return slice(numbers[0], numbers[-1] + 1)
+REPORT = slice(Number.STATUS, Number.NUM_FRAMES + 1)  # rows that the host reads
+PROGRESS = slice(Number.STATUS, Number.POSITION + 1)  # rows that every frame updates
+TEXT_NUMBERS = slice(Number.NUM_TEXTS, Number.NUM_OWN + 1)  # rows that live text updates
 
 
 class Scale(IntEnum):
@@ -182,10 +171,7 @@ class SlotTable:
     def num_bytes(self) -> dict[str, int]:
         tensors = [each for each in vars(self).values() if isinstance(each, Tensor)]
         cache = self.keys.nbytes + self.values.nbytes
-        return {
-            "keys and values": cache,
-            "slots": sum(tensor.nbytes for tensor in tensors) - cache,
-        }
+        return {"keys and values": cache, "slots": sum(tensor.nbytes for tensor in tensors) - cache}
 
     def upload(self, values: object, dtype: torch.dtype) -> Tensor:
         """Copy to the device asynchronously."""
@@ -205,11 +191,7 @@ class SlotTable:
         return self._line(self.padding, numbers, [1.0] * len(Scale), ())
 
     def _line(
-        self,
-        row: int,
-        numbers: Sequence[int],
-        scales: Sequence[float],
-        pages: Sequence[int],
+        self, row: int, numbers: Sequence[int], scales: Sequence[float], pages: Sequence[int]
     ) -> list[int]:
         bits = _BITS.unpack(_FLOATS.pack(*scales))
         no_pages = [self._no_page] * (self.pages.shape[1] - len(pages))
@@ -280,7 +262,7 @@ class SlotTable:
         if more := slot.text_ids[start:]:
             self.text_ids[slot.row, start : start + len(more)] = self.upload(more, torch.int32)
         numbers = [len(slot.text_ids), int(slot.is_complete), slot.num_own]  # as in TEXT_NUMBERS
-        self.numbers[as_slice(TEXT_NUMBERS), slot.row] = self.upload(numbers, torch.int64)
+        self.numbers[TEXT_NUMBERS, slot.row] = self.upload(numbers, torch.int64)
 
 
 def _scales(sampling: SamplingParams) -> list[float]:

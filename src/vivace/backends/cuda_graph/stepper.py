@@ -14,19 +14,12 @@ from vivace.backends.base import Places, SlotFrames
 from vivace.backends.cuda_graph.buckets import BATCHES, fit, spans
 from vivace.backends.cuda_graph.frame import DrawKind, FrameLoop, Layers
 from vivace.backends.cuda_graph.graphs import GraphPool, Work
-from vivace.backends.cuda_graph.slot_table import (
-    RING,
-    STATUSES,
-    GraphSlot,
-    Number,
-    SlotTable,
-    as_slice,
-)
+from vivace.backends.cuda_graph.slot_table import REPORT, RING, STATUSES, GraphSlot, SlotTable
 from vivace.backends.cuda_graph.staging import RowNumbers
 from vivace.speech import SamplingParams
 
-REPORT = (Number.STATUS, Number.NUM_FRAMES)  # first columns of the report to the host
-PLACES, SHARES = slice(2, 2 + RING), slice(2 + RING, 2 + 2 * RING)  # next columns, before the codes
+# Columns of the report to the host: status, number of frames, places, shares, codes.
+PLACES, SHARES = slice(2, 2 + RING), slice(2 + RING, 2 + 2 * RING)
 
 
 class Stepper:
@@ -72,7 +65,7 @@ class Stepper:
         if self._table.head is None:
             return [()] * len(rows)
         first = np.array(before)[:, 0]
-        num_new = int((rows[:, REPORT.index(Number.NUM_FRAMES)] - first).max())
+        num_new = int((rows[:, 1] - first).max())
         at = (first[:, None] + np.arange(num_new)) % RING
         row = np.arange(len(rows))[:, None]
         places = rows[row, at + PLACES.start].tolist()
@@ -106,7 +99,7 @@ class Stepper:
     def _report(self, rows: Tensor) -> Callable[[], NDArray[np.int32]]:
         """Start copying these rows' status, number of frames and latest codes to the host."""
         table = self._table
-        numbers = table.numbers[as_slice(REPORT)].index_select(1, rows).T
+        numbers = table.numbers[REPORT].index_select(1, rows).T
         ring = table.ring.index_select(0, rows).flatten(1)
         places = table.places.index_select(0, rows)
         shares = table.shares.index_select(0, rows).view(torch.int32)
@@ -121,7 +114,7 @@ def _settle(
     num_queued: int,
 ) -> SlotFrames:
     """Update the slot from a report; returns the frames after the first `num_before`."""
-    status, num_frames = STATUSES[row[0]], int(row[1])  # as in REPORT
+    status, num_frames = STATUSES[row[0]], int(row[1])
     if status == "length" and num_frames < slot.max_frames:
         status = "running"  # the slot waits for a page
     ring = row[SHARES.stop :].reshape(RING, -1)

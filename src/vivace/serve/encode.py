@@ -12,12 +12,12 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from vivace.audio.formats import SpeechFormat
+from vivace.audio.formats import SPEECH_FORMATS, SpeechFormat
 from vivace.errors import AudioError
 from vivace.serve.context import ServeContext
 from vivace.serve.encoders import SpeechEncoder
 from vivace.serve.errors import RefusedError
-from vivace.serve.schema import BINARY, SPEECH_FORMATS, audio_response
+from vivace.serve.schema import BINARY, audio_response
 
 PCM = {"requestBody": {"required": True, "content": {"audio/pcm": BINARY}}}
 ANSWERS: dict[int | str, dict[str, Any]] = {200: audio_response("The audio.", SPEECH_FORMATS)}

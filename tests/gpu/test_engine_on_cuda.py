@@ -80,7 +80,13 @@ def test_streams_in_company_equal_offline_audio_bit_for_bit(
         ]
         for order in range(3):
             streams = [
-                tts.stream(text, seed=n, chunk_frames=1 + (order + n) % 5, **length(20 + n))
+                tts.stream(
+                    text,
+                    seed=n,
+                    chunk_frames=1 + (order + n) % 5,
+                    trim_start=False,
+                    **length(20 + n),
+                )
                 for n, text in enumerate(TEXTS)
             ]
             for chunks, audio in zip(interleave(streams, Random(order)), whole, strict=True):

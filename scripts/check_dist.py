@@ -1,4 +1,4 @@
-"""Check the files of a built sdist and wheel, and that the installed wheel speaks.
+"""Check the files and metadata of a built sdist and wheel, and that the installed wheel speaks.
 
     python -m build --outdir DIST && python scripts/check_dist.py DIST
 
@@ -8,7 +8,9 @@ empty folder without a network.
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -22,6 +24,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PACKAGE = "src/vivace/"
 MAX_WHEEL_BYTES = 45_000_000
+TRAINING_FILES = (".pt", ".pth", ".ckpt", ".pkl", ".optim", ".bin")
+TRAINING_TENSOR = re.compile(r"optimizer|exp_avg|momentum|grad_scaler|(^|[._])ema([._]|$)")
 NOWHERE = "http://127.0.0.1:9"  # the discard port: every network access fails
 SPEAK = """
 import vivace
@@ -39,12 +43,19 @@ def main() -> None:
     folder = Path(sys.argv[1])
     [sdist], [wheel] = folder.glob("*.tar.gz"), folder.glob("*.whl")
     tracked = set(_run("git", "ls-files", cwd=ROOT).splitlines())
+    check_metadata(sdist, wheel)
     check_sdist(sdist, tracked)
     check_wheel(wheel, tracked)
+    check_weights(wheel)
     with tempfile.TemporaryDirectory() as empty:
         check_speech(wheel, Path(empty))
     megabytes = [f"{path.stat().st_size / 1e6:.1f} MB" for path in (sdist, wheel)]
     print(f"{sdist.name}: {megabytes[0]}; {wheel.name}: {megabytes[1]}; the wheel speaks")
+
+
+def check_metadata(*paths: Path) -> None:
+    """The package index must accept the metadata and render the description."""
+    _run(sys.executable, "-m", "twine", "check", "--strict", *paths)
 
 
 def check_sdist(path: Path, tracked: set[str]) -> None:
@@ -69,6 +80,19 @@ def check_wheel(path: Path, tracked: set[str]) -> None:
         raise DistError(f"{path.name} carries the licences {sorted(licences)}")
     if path.stat().st_size > MAX_WHEEL_BYTES:
         raise DistError(f"{path.name} has {path.stat().st_size:,} bytes")
+
+
+def check_weights(path: Path) -> None:
+    """The wheel must not have training state: other weight files, or tensors of an optimizer."""
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            if name.endswith(TRAINING_FILES):
+                raise DistError(f"{path.name} has the training file {name}")
+            if name.endswith(".safetensors"):
+                with archive.open(name) as file:
+                    header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+                if surplus := sorted(filter(TRAINING_TENSOR.search, header)):
+                    raise DistError(f"{name} in {path.name} has training state: {surplus[:10]}")
 
 
 def check_speech(wheel: Path, folder: Path) -> None:

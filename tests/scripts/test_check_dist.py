@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import tarfile
 import zipfile
@@ -14,9 +15,14 @@ import pytest
 
 from tests.support.project import ROOT, load_script
 
-TRACKED = {"README.md", "constraints.txt", "src/vivace/tts.py", "src/vivace/assets/voice.bin"}
+TRACKED = {
+    "README.md",
+    "constraints.txt",
+    "src/vivace/tts.py",
+    "src/vivace/assets/v.safetensors",
+}
 IN_WHEEL = {
-    "vivace/tts.py", "vivace/assets/voice.bin",
+    "vivace/tts.py", "vivace/assets/v.safetensors",
     "vivace-1.dist-info/METADATA",
     "vivace-1.dist-info/licenses/LICENSE", "vivace-1.dist-info/licenses/NOTICE",
 }  # fmt: skip
@@ -63,7 +69,10 @@ def test_sdist_with_other_files_is_rejected(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"vivace/assets/voice.bin"}, "differs from src/vivace/ in ['vivace/assets/voice.bin']"),
+        (
+            {"vivace/assets/v.safetensors"},
+            "differs from src/vivace/ in ['vivace/assets/v.safetensors']",
+        ),
         ({"tests/test_tts.py"}, "differs from src/vivace/ in ['tests/test_tts.py']"),
         ({"vivace-1.dist-info/licenses/NOTICE"}, "carries the licences ['LICENSE']"),
     ],
@@ -81,3 +90,32 @@ def test_oversized_wheel_is_rejected(
     monkeypatch.setattr(check, "MAX_WHEEL_BYTES", 100)
     with pytest.raises(check.DistError, match="bytes"):
         check.check_wheel(make_wheel(tmp_path, IN_WHEEL), TRACKED)
+
+
+def make_weights(folder: Path, *names: str) -> Path:
+    header = json.dumps({"__metadata__": {}, **{name: {} for name in names}}).encode()
+    path = folder / "vivace-1-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("vivace/a.safetensors", len(header).to_bytes(8, "little") + header)
+    return path
+
+
+def test_weights_of_the_model_pass(check: ModuleType, tmp_path: Path) -> None:
+    check.check_weights(make_weights(tmp_path, "talker.model.norm.weight", "schema.weight"))
+
+
+@pytest.mark.parametrize("name", ["optimizer.state.0", "talker.exp_avg_sq", "ema.talker.weight"])
+def test_training_tensors_are_rejected(check: ModuleType, tmp_path: Path, name: str) -> None:
+    with pytest.raises(check.DistError, match="has training state"):
+        check.check_weights(make_weights(tmp_path, "talker.model.norm.weight", name))
+
+
+def test_training_files_are_rejected(check: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(check.DistError, match=r"has the training file vivace/last\.ckpt"):
+        check.check_weights(make_wheel(tmp_path, ["vivace/last.ckpt"]))
+
+
+def test_invalid_metadata_is_rejected(check: ModuleType, tmp_path: Path) -> None:
+    pytest.importorskip("twine")
+    with pytest.raises(check.DistError, match="twine check"):
+        check.check_metadata(make_wheel(tmp_path, IN_WHEEL))

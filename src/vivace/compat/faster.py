@@ -174,7 +174,10 @@ class FasterQwen3TTS:
         non_streaming_mode: bool | None = None,
         sampling: Sampling = DEFAULT_SAMPLING,
     ) -> Waveforms:
-        wanted = preset_request(self.model, text, speaker, language, instruct, non_streaming_mode)
+        self._check("custom_voice", language, speaker)
+        followed = instruct if self.model.model.config.honours_instruct else None
+        is_whole = non_streaming_mode is not False
+        wanted = request(text, language, speaker, followed, is_whole=is_whole)
         return self._whole(wanted, sampling)
 
     @takes_sampling()
@@ -186,7 +189,9 @@ class FasterQwen3TTS:
         non_streaming_mode: bool | None = None,
         sampling: Sampling = DEFAULT_SAMPLING,
     ) -> Waveforms:
-        wanted = design_request(self.model, text, instruct, language, non_streaming_mode)
+        self._check("voice_design", language)
+        is_whole = non_streaming_mode is not False
+        wanted = request(text, language, None, instruct, is_whole=is_whole)
         return self._whole(wanted, sampling)
 
     @takes_sampling()
@@ -227,7 +232,10 @@ class FasterQwen3TTS:
         sampling: Sampling = DEFAULT_SAMPLING,
         chunk_size: int = 12,
     ) -> Iterator[TimedChunk]:
-        wanted = preset_request(self.model, text, speaker, language, instruct, non_streaming_mode)
+        self._check("custom_voice", language, speaker)
+        followed = instruct if self.model.model.config.honours_instruct else None
+        is_whole = non_streaming_mode is not False
+        wanted = request(text, language, speaker, followed, is_whole=is_whole)
         yield from timed_chunks(self.tts, wanted, sampling.ours(), chunk_size)
 
     @takes_sampling()
@@ -240,17 +248,24 @@ class FasterQwen3TTS:
         sampling: Sampling = DEFAULT_SAMPLING,
         chunk_size: int = 12,
     ) -> Iterator[TimedChunk]:
-        wanted = design_request(self.model, text, instruct, language, non_streaming_mode)
+        self._check("voice_design", language)
+        is_whole = non_streaming_mode is not False
+        wanted = request(text, language, None, instruct, is_whole=is_whole)
         yield from timed_chunks(self.tts, wanted, sampling.ours(), chunk_size)
 
     # -- calls of TTS -----------------------------------------------------------------
 
+    def _check(self, model_type: str, language: str, speaker: str | None = None) -> None:
+        """Raise the errors of the original for a model, language or speaker."""
+        if self.tts.model_type != model_type:
+            kind = model_type.replace("_", " ")
+            raise ValueError(f"Loaded model does not support {kind} generation")
+        self.model._validate_languages([language])
+        self.model._validate_speakers([speaker])
+
     def _whole(self, wanted: Request, sampling: Sampling) -> Waveforms:
         (audio,) = speak_together(self.tts, [wanted], sampling.ours())
         return [audio.samples], self.sample_rate
-
-
-# Requests from the arguments of faster-qwen3-tts, with the same checks as the original.
 
 
 def clone_request(
@@ -263,35 +278,6 @@ def clone_request(
     if instruct and not voice.is_in_context:
         log.warning("instruct is unreliable with a voice that has only a speaker vector")
     return request(text, language, voice, instruct, is_whole=non_streaming_mode or False)
-
-
-def preset_request(
-    model: Qwen3TTSModel,
-    text: str,
-    speaker: str | None,
-    language: str,
-    instruct: str | None,
-    non_streaming_mode: bool | None,
-) -> Request:
-    if model.model.tts_model_type != "custom_voice":
-        raise ValueError("Loaded model does not support custom voice generation")
-    model._validate_languages([language])
-    model._validate_speakers([speaker])
-    followed = instruct if model.model.config.honours_instruct else None
-    return request(text, language, speaker, followed, is_whole=non_streaming_mode is not False)
-
-
-def design_request(
-    model: Qwen3TTSModel,
-    text: str,
-    instruct: str | None,
-    language: str,
-    non_streaming_mode: bool | None,
-) -> Request:
-    if model.model.tts_model_type != "voice_design":
-        raise ValueError("Loaded model does not support voice design generation")
-    model._validate_languages([language])
-    return request(text, language, None, instruct, is_whole=non_streaming_mode is not False)
 
 
 def refuse_ggml(*references: Any) -> None:

@@ -11,8 +11,7 @@ import pytest
 from tests.support.voice_sources import voice_at_hand
 from vivace import TTS
 from vivace.audio.resample import StreamResampler
-from vivace.integrations.sound import Sound
-from vivace.integrations.source import LocalSource, pcm_bytes
+from vivace.integrations.source import LocalSource, Sound, pcm_bytes
 
 
 def speak(tts: TTS, rate: int) -> list[Sound]:

@@ -12,8 +12,7 @@ from typing import Any
 
 from vivace.errors import TTSError
 from vivace.integrations.framework import framework
-from vivace.integrations.sound import Sound
-from vivace.integrations.source import MAX_TEXT_CHARS, Source, given, open_source
+from vivace.integrations.source import MAX_TEXT_CHARS, Sound, Source, given, open_source
 from vivace.live_text import LiveText
 from vivace.speech import language_name
 from vivace.tts import TTS
@@ -154,7 +153,9 @@ class VivaceTTSService(TTSService):
     async def _speak(self, context_id: str, text: LiveText) -> None:
         try:
             if await text.has_words():
-                async for sound in self._source.speak(text, self.sample_rate, **self._told()):
+                async for sound in self._source.speak(
+                    text, self.sample_rate, **self._speech_options()
+                ):
                     await self._push(context_id, sound)
         except Exception as error:
             failure = ErrorFrame(error=f"{self}: {error}", exception=error)
@@ -173,15 +174,9 @@ class VivaceTTSService(TTSService):
             is_unspaced = self._settings.language in UNSPACED
             await self.add_word_timestamps(times, context_id, is_unspaced or None)
 
-    def _told(self) -> dict[str, Any]:
-        settings = self._settings
-        named = given(
-            voice=settings.voice,
-            language=settings.language,
-            instruct=settings.instruct,
-            speed=settings.speed,
-        )
-        return {**self._options, **named}
+    def _speech_options(self) -> dict[str, Any]:
+        names = ("voice", "language", "instruct", "speed")
+        return self._options | given(**{name: getattr(self._settings, name) for name in names})
 
     async def _drop(self, context_id: str) -> None:
         if (reply := self._replies.pop(context_id, None)) is not None:

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from vivace.errors import IntegrationError, RequestError, ServerError
-from vivace.integrations.sound import Sound
+from vivace.integrations.source import Sound
 from vivace.speech import SAMPLE_RATE, Word
 
 try:
@@ -23,10 +23,9 @@ except ImportError as error:
 
 PATH = "/v1/audio/speech/stream"
 SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
-SAME = ("voice", "model", "language", "speed", "seed", "temperature", "top_k", "top_p", "live")
+SAME = ("voice", "model", "language", "speed", "seed", "temperature", "top_k", "top_p")
 FIELDS = {  # fields of session.config by option name
-    **dict(zip(SAME, SAME, strict=True)),
-    "repetition_penalty": "repetition_penalty",
+    **{name: name for name in (*SAME, "repetition_penalty", "live")},
     "instruct": "instructions",
     "timings": "word_events",
 }
@@ -176,8 +175,8 @@ def config_message(sample_rate: int, options: dict[str, Any]) -> dict[str, Any]:
             "voice must be the name of a voice on the server, not a Voice; create it there first"
         )
     fields = {FIELDS[name]: value for name, value in options.items()}
-    told = {"type": "session.config", "response_format": "pcm", "sample_rate": sample_rate}
-    return {**told, **fields}
+    audio = {"response_format": "pcm", "sample_rate": sample_rate}
+    return {"type": "session.config", **audio, **fields}
 
 
 def as_word(row: dict[str, Any]) -> Word:

@@ -11,11 +11,19 @@ from numpy.typing import NDArray
 
 from vivace.audio.encode import to_pcm
 from vivace.audio.resample import StreamResampler
-from vivace.integrations.sound import Sound
-from vivace.speech import language_name
+from vivace.speech import Word, language_name
 from vivace.tts import TTS
 
 MAX_TEXT_CHARS = 65_536  # of one reply; the same limit as the server's
+
+
+@dataclass(frozen=True, slots=True)
+class Sound:
+    """The next piece of a reply."""
+
+    pcm: bytes  # 16-bit little-endian, mono
+    sample_rate: int
+    words: tuple[Word, ...] = ()  # words that end in this piece, if timings were requested
 
 
 class Source(Protocol):

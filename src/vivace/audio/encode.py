@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vivace.audio.formats import AudioFormat, find_format
+from vivace.audio.formats import AudioFormat, FfmpegCodec, find_format
 from vivace.audio.wav import Samples, wav_header
 from vivace.errors import AudioError, install_command
 
@@ -167,18 +167,14 @@ class _SoundfileWriter:
         self._file.close()
 
 
-class _AvWriter:
+class AvStream:
+    """One channel of audio in a container of FFmpeg."""
+
     def __init__(
-        self, buffer: _ByteBuffer, format: AudioFormat, sample_rate: int, bit_rate: int | None
+        self, container: Any, codec: FfmpegCodec, sample_rate: int, bit_rate: int | None
     ) -> None:
-        codec = format.ffmpeg
-        assert codec is not None
-        self._av = import_package("av")
-        options = {"flush_packets": "1", **codec.options}
-        self._container = self._av.open(
-            _WriteOnly(buffer), "w", format=codec.container, options=options
-        )
-        self._stream = self._container.add_stream(codec.codec, rate=sample_rate, layout="mono")
+        self._av, self._container = import_package("av"), container
+        self._stream = container.add_stream(codec.codec, rate=sample_rate, layout="mono")
         self._stream.codec_context.thread_count = 1
         self._stream.bit_rate = bit_rate or codec.bit_rate
         self._stream.codec_context.open()  # reports unsupported settings now
@@ -225,8 +221,15 @@ def _open_writer(
         return _PcmWriter(buffer, sample_rate, has_header=format.name == "wav")
     *preferred, last = format.packages
     package = next(filter(_is_usable, preferred), last)
-    writer = _AvWriter if package == "av" else _SoundfileWriter
-    return writer(buffer, format, sample_rate, bit_rate)
+    if package == "soundfile":
+        return _SoundfileWriter(buffer, format, sample_rate, bit_rate)
+    codec = format.ffmpeg
+    assert codec is not None
+    options = {"flush_packets": "1", **codec.options}
+    container = import_package("av").open(
+        _WriteOnly(buffer), "w", format=codec.container, options=options
+    )
+    return AvStream(container, codec, sample_rate, bit_rate)
 
 
 def _is_usable(package: str) -> bool:

@@ -10,12 +10,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from vivace.audio.encode import import_package
+from vivace.audio.encode import BLOCK_FRAMES, AvStream, import_package
 from vivace.audio.formats import M4B_CODEC
 from vivace.audio.wav import Samples
 from vivace.errors import AudioError
 
-BLOCK_FRAMES = 65_536  # samples per call of the encoder
 COVER_SIZE = 16  # FFmpeg requires a size; players ignore it
 AUDIOBOOK = "2"  # MP4 media type
 
@@ -54,7 +53,7 @@ def write_m4b(
         with av.open(file, "w", format=M4B_CODEC.container, options=options) as container:
             container.metadata.update({**tags, "media_type": AUDIOBOOK})
             container.set_chapters(_chapters(marks, sample_rate))
-            _write(av, container, samples, sample_rate, cover, bit_rate or M4B_CODEC.bit_rate)
+            _write(av, container, samples, sample_rate, cover, bit_rate)
     except av.FFmpegError as error:
         raise AudioError(f"cannot write m4b: {error}") from error
 
@@ -74,24 +73,17 @@ def _write(
     samples: Iterable[Samples],
     sample_rate: int,
     cover: bytes | None,
-    bit_rate: int,
+    bit_rate: int | None,
 ) -> None:
-    stream = container.add_stream(M4B_CODEC.codec, rate=sample_rate)
-    stream.codec_context.layout = "mono"
-    stream.codec_context.bit_rate = bit_rate
+    stream = AvStream(container, M4B_CODEC, sample_rate, bit_rate)
     picture = None if cover is None else _cover(av, container, cover)
-    position = 0
     for part in samples:
         for start in range(0, len(part), BLOCK_FRAMES):
-            block = np.clip(part[start : start + BLOCK_FRAMES], -1, 1).astype(np.float32)
-            frame = av.AudioFrame.from_ndarray(block[None], format="fltp", layout="mono")
-            frame.sample_rate, frame.pts = sample_rate, position
-            position += len(block)
-            container.mux(stream.encode(frame))
+            stream.write(np.clip(part[start : start + BLOCK_FRAMES], -1, 1).astype(np.float32))
             if picture is not None:  # after the first audio, when the header is written
                 container.mux(picture)
                 picture = None
-    container.mux(stream.encode(None))
+    stream.close()
 
 
 def _cover(av: Any, container: Any, cover: bytes) -> Any:

@@ -23,7 +23,7 @@ import numpy as np
 
 from vivace.audio.encode import open_encoder
 from vivace.audio.wav import Samples
-from vivace.audio.writer import open_audio_file
+from vivace.audio.writer import write_audio
 from vivace.errors import AudioError, install_command
 
 BLOCK_S = 0.05  # the maximum delay of `stop`
@@ -196,26 +196,25 @@ class FileProgramOutput:
     """Plays through a program that needs a complete file. Playback starts after the last sample."""
 
     def __init__(self, program: Program, sample_rate: int) -> None:
-        self._program = program
-        self._folder = tempfile.TemporaryDirectory(prefix="vivace-")
-        self._path = Path(self._folder.name, "speech.wav")
-        self._file = open_audio_file(self._path, sample_rate)
+        self._program, self._sample_rate = program, sample_rate
+        self._samples: list[Samples] = []
         self._process: _PlayerProcess | None = None
 
     def write(self, samples: Samples) -> None:
-        self._file.write(samples)
+        self._samples.append(samples)
 
     def finish(self) -> None:
-        self._file.close()
-        if self._path.exists():  # a file without samples is deleted by `close`
-            self._process = _PlayerProcess([self._program.name, str(self._path)])
+        samples = np.concatenate([np.zeros(0, np.float32), *self._samples])
+        if not len(samples):
+            return
+        with tempfile.TemporaryDirectory(prefix="vivace-") as folder:
+            path = write_audio(Path(folder, "speech.wav"), samples, self._sample_rate)
+            self._process = _PlayerProcess([self._program.name, str(path)])
             self._process.wait()
 
     def stop(self) -> None:
         if self._process is not None:
             self._process.kill()
-        self._file.close()
-        self._folder.cleanup()
 
 
 class _PlayerProcess:
@@ -232,21 +231,21 @@ class _PlayerProcess:
             bufsize=0,
             start_new_session=True,
         )
+        assert self._process.stdin is not None
+        self._stdin = self._process.stdin
 
     def send(self, content: bytes) -> None:
-        assert self._process.stdin is not None
         rest = memoryview(content)
         try:
             while len(rest):
-                rest = rest[self._process.stdin.write(rest) :]
+                rest = rest[self._stdin.write(rest) :]
         except OSError as error:  # the program exited; `wait` raises its error message
             self.wait()
             raise AudioError("the player program exited too early") from error
 
     def wait(self, *, has_exit_code: bool = True) -> None:
         """Wait until the program exits. Raise AudioError with its stderr if it failed."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        self._stdin.close()
         code = self._process.wait()
         if self._is_killed:
             raise AudioError("the player program did not respond and was stopped")
@@ -260,8 +259,7 @@ class _PlayerProcess:
         with contextlib.suppress(OSError):
             self._process.kill()
         self._process.wait()
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        self._stdin.close()
         self._errors.close()
 
 

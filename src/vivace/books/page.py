@@ -129,12 +129,6 @@ class PageBuilder:
         if self._link is not None:
             self._link_parts.append(text)
 
-    def comment(self, text: str) -> None:
-        """Ignore comments."""
-
-    def pi(self, target: str, data: str | None = None) -> None:
-        """Ignore processing instructions."""
-
     def close(self) -> Page:
         self._end_block()
         for name, number in self._anchors:

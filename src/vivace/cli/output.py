@@ -10,7 +10,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -161,19 +161,13 @@ def _choose(arguments: argparse.Namespace) -> Target:
     loudspeaker = find_output() if arguments.play else None
     output = STDOUT if arguments.output in STDOUT_PATHS else arguments.output
     if output is None and loudspeaker is None and format is None:
-        loudspeaker = _find_output_or_none()
+        with suppress(AudioError):
+            loudspeaker = find_output()
     if output is None and loudspeaker is None:
         output = DEFAULT_NAME + FORMATS[format or "wav"].extensions[0]
     if output is not None:
         format = _check_output(output, format)
     return Target(output=output, loudspeaker=loudspeaker, format=format or "wav")
-
-
-def _find_output_or_none() -> Loudspeaker | None:
-    try:
-        return find_output()
-    except AudioError:
-        return None
 
 
 def _check_output(output: str, format: str | None) -> str:

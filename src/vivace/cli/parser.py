@@ -57,8 +57,11 @@ def build_parser() -> tuple[argparse.ArgumentParser, list[str]]:
         add_command(commands, name, summary, f"{usage} [OPTIONS]", work, add_options)
     _add_voice(commands)
     _add_speakers(commands)
-    _add_repl(commands)
-    _add_read(commands)
+    for name, summary, usage, add_options in (
+        ("repl", "speak line by line with one loaded model", "", _add_repl),
+        ("read", "make an audiobook from text, markdown, HTML or EPUB", "BOOK ", _add_read),
+    ):
+        add_command(commands, name, summary, f"{usage}[OPTIONS]", add_options=add_options)
     machine_commands.add_serve(commands)
     machine_commands.add_wyoming(commands)
     machine_commands.add_bench(commands)
@@ -150,16 +153,11 @@ def _add_speakers(commands: Commands) -> None:
     options.add_model(speakers)
 
 
-def _add_repl(commands: Commands) -> None:
-    summary = "speak line by line with one loaded model"
-    repl = add_command(commands, "repl", summary, "[OPTIONS]", add_options=_add_repl_options)
+def _add_repl(repl: Parser) -> None:
     repl.description = (
         "Speak every line of stdin. Lines are played, or written to speech.wav, speech-2.wav and "
         "so on. Ctrl-C stops the current line. `exit` or the end of stdin ends the command."
     )
-
-
-def _add_repl_options(repl: Parser) -> None:
     options.add_voice_option(repl)
     group = repl.add_argument_group("output")
     add_option(group, "-o --output", "FILE", "write FILE, FILE-2 and so on instead of playing")
@@ -171,18 +169,13 @@ def _add_repl_options(repl: Parser) -> None:
     options.add_machine(repl)
 
 
-def _add_read(commands: Commands) -> None:
-    summary = "make an audiobook from text, markdown, HTML or EPUB"
-    read = add_command(commands, "read", summary, "BOOK [OPTIONS]", add_options=_add_read_options)
+def _add_read(read: Parser) -> None:
     read.description = (
         "Make an audiobook with chapters from a .txt, .md, .html or .epub file. The whole book is "
         "checked before the first word is spoken. Finished segments are kept beside the output: "
         "after an interruption, the same command continues. EPUB and HTML need "
         f"{install_command('books')}; .m4b needs {install_command('av')}."
     )
-
-
-def _add_read_options(read: Parser) -> None:
     read.add_argument("book", metavar="BOOK", help="a .txt, .md, .html or .epub file")
     add_option(read, "--list", None, "list the chapters and exit")
     options.add_voice_option(read)

@@ -136,18 +136,13 @@ def speak(
             line.clear()
             _report(speech, target, arguments)
             raise
-    facts = _verify(text, made or [], tts.sample_rate) if is_verified else {}
+    facts = {}
+    if is_verified and made and isinstance(text, str):
+        facts = Verifier().verify(text, np.concatenate(made), tts.sample_rate)._asdict()
     report = _report(speech, target, arguments, **facts)
     if subtitles is not None:
         write_subtitles(subtitles, speech.words, force=arguments.force)
     return report
-
-
-def _verify(text: str | Iterator[str], made: Sequence[Samples], rate: int) -> dict[str, Any]:
-    """Transcript and word error rate for the report."""
-    if not isinstance(text, str) or not made:
-        return {}
-    return Verifier().verify(text, np.concatenate(made), rate)._asdict()
 
 
 def _report(
@@ -169,7 +164,8 @@ def pick_voice(tts: TTS, arguments: argparse.Namespace) -> str | Voice | None:
     """The voice of --voice: looked up, or cloned from a recording."""
     transcript = read_transcript(arguments)
     if arguments.voice is not None:
-        return tts.voice(_voice_source(arguments.voice), transcript)
+        is_path = "/" in arguments.voice and "://" not in arguments.voice
+        return tts.voice(Path(arguments.voice) if is_path else arguments.voice, transcript)
     if transcript is not None:
         raise RequestError("--ref-text needs a recording: --voice me.wav")
     if tts.model_type == "base":
@@ -178,8 +174,3 @@ def pick_voice(tts: TTS, arguments: argparse.Namespace) -> str | Voice | None:
             "a saved voice (see `vivace voice list`)"
         )
     return None
-
-
-def _voice_source(voice: str) -> str | Path:
-    """A value with a slash is a path."""
-    return Path(voice) if "/" in voice and "://" not in voice else voice

@@ -23,7 +23,7 @@ class LoadedModel:
     """`.model` of the official class: the type, size and configuration of the checkpoint."""
 
     def __init__(self, tts: TTS) -> None:
-        self.tts = tts
+        self.tts, self.device, self.dtype = tts, tts.device, tts.dtype
         self.config = tts.checkpoint.config
         self.tts_model_type = self.config.tts_model_type
         self.tts_model_size = self.config.tts_model_size
@@ -32,14 +32,6 @@ class LoadedModel:
         self.speech_tokenizer = Qwen3TTSTokenizer(tts.codec)
         path = tts.checkpoint.folder / "generation_config.json"
         self.generate_config = read_json(path) if path.exists() else {}
-
-    @property
-    def device(self) -> torch.device:
-        return self.tts.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.tts.dtype
 
     def get_supported_speakers(self) -> list[str]:
         return list(self.config.talker_config.spk_id)

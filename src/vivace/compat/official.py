@@ -39,7 +39,7 @@ class Qwen3TTSModel:
         generate_defaults: dict[str, Any] | None = None,
     ) -> None:
         self.model = LoadedModel(model) if isinstance(model, TTS) else model
-        self.tts = self.model.tts
+        self.tts, self.device = self.model.tts, self.model.device
         self.processor = processor or Processor(self.tts.tokenizer)
         settled = self.model.generate_config if generate_defaults is None else generate_defaults
         self.generate_defaults: dict[str, Any] = settled
@@ -50,10 +50,6 @@ class Qwen3TTSModel:
     ) -> Qwen3TTSModel:
         """Uses `device_map` and `dtype`; the backend chooses the attention implementation."""
         return cls(load_tts(pretrained_model_name_or_path, **official_loading(kwargs)))
-
-    @property
-    def device(self) -> torch.device:
-        return self.tts.device
 
     def get_supported_speakers(self) -> list[str]:
         """Sorted names in lower case."""

@@ -93,7 +93,7 @@ def test_epub_3_chapters_follow_navigation_page(tmp_path: Path) -> None:
     ]
 
 
-def test_navigation_is_found_with_other_attributes(tmp_path: Path) -> None:
+def test_navigation_with_further_attributes_is_found(tmp_path: Path) -> None:
     single = NAV.replace('epub:type="toc"', "id='x' epub:type='bodymatter toc' class=\"c\"")
     book = open_book(write_epub(tmp_path, {"OPS/nav.xhtml": single}))
     assert [each.title for each in book.chapters] == ["First one", "Second", "Third"]

@@ -29,13 +29,6 @@ from vivace.cli.batch import Batch
 SHORT = ("--max-frames=3", "--min-frames=3")
 
 
-@pytest.fixture
-def model(tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("VIVACE_MODEL", str(tiny_folder / "custom_voice"))
-    return tiny_folder / "custom_voice"
-
-
 def hidden(folder: Path) -> list[Path]:
     return list(folder.glob(".vivace-*"))
 
@@ -75,7 +68,9 @@ def test_second_process_with_same_file_fails_before_model_loads(
     assert hidden(tmp_path) == []
 
 
-def test_file_created_meanwhile_loses_no_audio(model: Path, tmp_path: Path) -> None:
+def test_output_created_during_speech_keeps_audio_under_next_name(
+    model: Path, tmp_path: Path
+) -> None:
     first = start(["-", "--stream", "-o", tmp_path / "x.wav", "--model", model, *SHORT], stdin=-1)
     wait_until(lambda: bool(hidden(tmp_path)), "the claim")
     (tmp_path / "x.wav").write_bytes(b"theirs")

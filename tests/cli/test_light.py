@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.support.cli_harness import LIMIT_S, environment
+from tests.support.cli_harness import run_python
 from vivace.audio.files import read_audio
 
 CODE = """
@@ -34,15 +32,7 @@ print(type(sys.modules["torch._meta_registrations"]).__name__)
 
 
 def run(code: str, *arguments: str) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=True,
-        env=environment(),
-    )
-    return done.stdout.split()
+    return run_python(code, *arguments).stdout.split()
 
 
 def test_deferred_module_is_imported_at_first_use() -> None:

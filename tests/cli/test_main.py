@@ -39,14 +39,6 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture
-def model(tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Run the default model in a temporary working folder."""
-    monkeypatch.setenv("VIVACE_MODEL", str(tiny_folder / "custom_voice"))
-    monkeypatch.chdir(tmp_path)
-    return tiny_folder / "custom_voice"
-
-
 def pipe_in(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
 

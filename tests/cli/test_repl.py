@@ -33,12 +33,6 @@ from vivace import TTS
 SHORT = ("--seed=1", "--max-frames=3")
 
 
-@pytest.fixture
-def model(tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tiny_folder / "custom_voice"
-
-
 def repl(model: Path, content: bytes, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
     return run_here("repl", "--model", model, "--device=cpu", *SHORT, *arguments)

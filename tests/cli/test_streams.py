@@ -21,6 +21,7 @@ from tests.support.cli_harness import (
     num_frames,
     run,
     run_here,
+    run_python,
     start,
 )
 from vivace import TTS, Voice
@@ -30,13 +31,6 @@ from vivace.voices.library import VoiceLibrary
 
 SHORT = ("--seed=1", "--max-frames=3", "--min-frames=3")
 ESCAPE = "\x1b]0;owned\x07\x9b2J"
-
-
-@pytest.fixture
-def model(tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("VIVACE_MODEL", str(tiny_folder / "custom_voice"))
-    return tiny_folder / "custom_voice"
 
 
 def shell(redirections: str, *arguments: str | Path) -> subprocess.CompletedProcess[bytes]:
@@ -93,7 +87,7 @@ def test_failure_with_closed_stderr_has_exit_code(model: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("arguments", [["-"], in_ci(["-", "--stream"])])
-def test_closed_stdin_is_one_line_error(model: Path, arguments: list[str]) -> None:
+def test_closed_stdin_prints_one_line_error(model: Path, arguments: list[str]) -> None:
     done = shell("0<&-", *arguments, "-o", "x.wav")
     assert done.returncode == 1
     assert done.stderr == b"vivace: stdin is closed; pass the text as an argument\n"
@@ -289,14 +283,7 @@ def test_invalid_arguments_fail_before_torch_import(
         "import sys; sys.modules['sounddevice'] = None; from vivace.cli.main import main;"
         "code = main(); print('torch' in sys.modules, code)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=True,
-        env=environment(),
-    )
+    done = run_python(code, *arguments)
     assert done.stdout == "False 1\n", done.stderr
     assert done.stderr.startswith("vivace: ")
     assert list(tmp_path.iterdir()) == []

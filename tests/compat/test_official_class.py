@@ -6,7 +6,7 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -173,15 +173,6 @@ CALLS = [
     for call in json.loads((GOLDEN / f"codes_{model}.json").read_text())["calls"]
     if call["non_streaming_mode"] and call["name"] != "many_frames_offline"  # the call takes long
 ]
-
-
-@pytest.fixture(scope="module")
-def load(tiny_folder: Path) -> Callable[[str], Qwen3TTSModel]:
-    @cache
-    def load_model(name: str) -> Qwen3TTSModel:
-        return Qwen3TTSModel.from_pretrained(tiny_folder / name, device_map="cpu")
-
-    return load_model
 
 
 BY_DEFAULT = (  # one call of each kind and 16 frames; CI compares all calls completely

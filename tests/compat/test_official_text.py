@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +28,6 @@ TEXTS = [
     "Hello <|im_end|> there.", "<|im_start|>user", "\u200b", "\ufeffHello.", "<tts_pad>",
     "e\u0301",
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def load(tiny_folder: Path) -> Callable[[str], Qwen3TTSModel]:
-    @cache
-    def load_model(name: str) -> Qwen3TTSModel:
-        return Qwen3TTSModel.from_pretrained(tiny_folder / name, device_map="cpu")
-
-    return load_model
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from tests.support.project import ROOT, load_script
-from tests.support.scripted_tts import Plan
 from tests.support.voice_sources import LIMIT_S, VoiceAtHand, voice_at_hand
 from tests.support.websocket_client import wait_until
 
@@ -36,7 +35,7 @@ def test_callback_speaks_every_token_and_is_interrupted(tmp_path: Path) -> None:
             speaker.finish()
         assert sum(len(chunk.samples) for chunk in chunks) == 2 * 25 * 1_920
 
-        at_hand.backend.default, at_hand.backend.step_s = Plan(5_000), 0.001
+        at_hand.speak_at_length(0.001)
         chunks.clear()
         for word in WORDS:
             speaker(word)

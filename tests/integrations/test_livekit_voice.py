@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from tests.support.scripted_tts import Plan
 from tests.support.voice_sources import LIMIT_S, WAYS, VoiceAtHand, speaking, voice_at_hand
 
 pytest.importorskip("livekit.agents")
@@ -95,7 +94,7 @@ def test_tokens_are_spoken_before_the_text_ends(at_hand: VoiceAtHand) -> None:
 
 
 def test_closed_stream_frees_its_slot_for_the_next(at_hand: VoiceAtHand) -> None:
-    at_hand.backend.default, at_hand.backend.step_s = Plan(5_000), 0.001
+    at_hand.speak_at_length(0.001)
 
     async def test() -> None:
         async with TTS(at_hand.voice) as voice:
@@ -105,7 +104,7 @@ def test_closed_stream_frees_its_slot_for_the_next(at_hand: VoiceAtHand) -> None
             await asyncio.wait_for(stream.__anext__(), LIMIT_S)
             await stream.aclose()
             await at_hand.wait_free()
-            at_hand.backend.default, at_hand.backend.step_s = Plan(25), 0.0
+            at_hand.speak_briefly()
             frame = await voice.synthesize(TEXT).collect()
             assert frame.duration == pytest.approx(2.0, abs=0.01)
 
@@ -153,7 +152,7 @@ def test_interruptions_at_random_times_free_all_slots(
     at_hand: VoiceAtHand, record_property: Callable[[str, object], None]
 ) -> None:
     record_property("interruptions", NUM_INTERRUPTIONS)
-    at_hand.backend.default, at_hand.backend.step_s = Plan(5_000), 0.0005
+    at_hand.speak_at_length(0.0005)
     chance = random.Random(15)
 
     async def test() -> None:
@@ -172,7 +171,7 @@ def test_interruptions_at_random_times_free_all_slots(
                     await asyncio.sleep(chance.random() / 50)
                 await stream.aclose()
             await at_hand.wait_free()
-            at_hand.backend.default, at_hand.backend.step_s = Plan(25), 0.0
+            at_hand.speak_briefly()
             assert (await voice.synthesize(TEXT).collect()).duration > 1.9
 
     run(test)
@@ -234,7 +233,7 @@ def test_agent_speaks_tokens_and_is_interrupted(at_hand: VoiceAtHand) -> None:
             assert loudspeaker.heard == pytest.approx(2.0, abs=0.02)
             await at_hand.wait_free()
 
-            at_hand.backend.default, at_hand.backend.step_s = Plan(5_000), 0.001
+            at_hand.speak_at_length(0.001)
             loudspeaker.heard = 0.0
             loudspeaker.news.clear()
             handle = agent.say(tokens())
@@ -245,7 +244,7 @@ def test_agent_speaks_tokens_and_is_interrupted(at_hand: VoiceAtHand) -> None:
             await at_hand.wait_free()
             assert loudspeaker.heard < 5_000 * 0.08
 
-            at_hand.backend.default, at_hand.backend.step_s = Plan(25), 0.0
+            at_hand.speak_briefly()
             loudspeaker.heard = 0.0
             await asyncio.wait_for(agent.say(TEXT), LIMIT_S)
             assert loudspeaker.heard == pytest.approx(2.0, abs=0.02)
@@ -276,7 +275,7 @@ def test_words_arrive_with_their_audio(way: str, tmp_path: Path) -> None:
 def test_lost_server_raises_a_connection_error(tmp_path: Path) -> None:
     async def test() -> None:
         with voice_at_hand("over a socket", tmp_path, drain_timeout_s=0.1) as at_hand:
-            at_hand.backend.default, at_hand.backend.step_s = Plan(5_000), 0.001
+            at_hand.speak_at_length(0.001)
             async with TTS(at_hand.voice) as voice, voice.stream(conn_options=ONCE) as stream:
                 stream.push_text(TEXT)
                 stream.end_input()

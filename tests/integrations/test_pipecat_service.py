@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from tests.support.scripted_tts import Plan
 from tests.support.voice_sources import LIMIT_S, WAYS, VoiceAtHand, speaking, voice_at_hand
 
 pytest.importorskip("pipecat")
@@ -174,7 +173,7 @@ def test_reply_is_spoken_while_it_is_written(at_hand: VoiceAtHand) -> None:
 
 
 def test_interruption_stops_the_audio_and_frees_the_slot(at_hand: VoiceAtHand) -> None:
-    at_hand.backend.default, at_hand.backend.step_s = Plan(5_000), 0.001
+    at_hand.speak_at_length(0.001)
 
     async def test() -> None:
         async with pipeline(VivaceTTSService(at_hand.voice)) as talk:
@@ -184,7 +183,7 @@ def test_interruption_stops_the_audio_and_frees_the_slot(at_hand: VoiceAtHand) -
             heard = await talk.until(InterruptionFrame)
             await at_hand.wait_free()
             stopped_at = next(i for i, f in enumerate(heard) if isinstance(f, InterruptionFrame))
-            at_hand.backend.default, at_hand.backend.step_s = Plan(25), 0.0
+            at_hand.speak_briefly()
             await talk.say(*WORDS)  # the next turn
             await talk.until(TTSStoppedFrame)
             after = talk.ear.heard[stopped_at:]
@@ -222,7 +221,7 @@ def test_end_frame_inside_a_reply_speaks_the_text_so_far(at_hand: VoiceAtHand) -
 
 
 def test_cancelled_pipeline_frees_all_slots(at_hand: VoiceAtHand) -> None:
-    at_hand.backend.default, at_hand.backend.step_s = Plan(5_000), 0.001
+    at_hand.speak_at_length(0.001)
 
     async def test() -> None:
         async with pipeline(VivaceTTSService(at_hand.voice)) as talk:
@@ -309,7 +308,7 @@ def test_interruptions_at_random_times_free_all_slots(
     at_hand: VoiceAtHand, record_property: Callable[[str, object], None]
 ) -> None:
     record_property("interruptions", NUM_INTERRUPTIONS)
-    at_hand.backend.default, at_hand.backend.step_s = Plan(5_000), 0.0005
+    at_hand.speak_at_length(0.0005)
     chance = random.Random(15)
 
     async def test() -> None:
@@ -333,7 +332,7 @@ def test_interruptions_at_random_times_free_all_slots(
                     await talk.until(InterruptionFrame, turn + 1)
             await talk.until(InterruptionFrame, NUM_INTERRUPTIONS)
             await at_hand.wait_free()
-            at_hand.backend.default, at_hand.backend.step_s = Plan(25), 0.0
+            at_hand.speak_briefly()
             talk.ear.heard.clear()
             await talk.say(*WORDS)
             await talk.until(TTSStoppedFrame)
@@ -363,7 +362,7 @@ def test_words_arrive_when_they_are_played(way: str, tmp_path: Path) -> None:
 def test_lost_server_gives_an_error_frame(tmp_path: Path) -> None:
     async def test() -> None:
         with voice_at_hand("over a socket", tmp_path, drain_timeout_s=0.1) as at_hand:
-            at_hand.backend.default, at_hand.backend.step_s = Plan(5_000), 0.001
+            at_hand.speak_at_length(0.001)
             async with pipeline(VivaceTTSService(at_hand.voice)) as talk:
                 await talk.say(*WORDS)
                 await talk.until(TTSAudioRawFrame)

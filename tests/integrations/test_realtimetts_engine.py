@@ -85,7 +85,7 @@ def test_words_of_a_generator_are_spoken_while_it_runs(
 
 
 def test_stop_ends_the_speech_and_frees_the_slot(at_hand: VoiceAtHand) -> None:
-    at_hand.backend.default, at_hand.backend.step_s = Plan(5_000), 0.001
+    at_hand.speak_at_length(0.001)
     stream, _ = open_stream(at_hand)
     stream.feed(iter(WORDS))
     stream.play_async()
@@ -93,7 +93,7 @@ def test_stop_ends_the_speech_and_frees_the_slot(at_hand: VoiceAtHand) -> None:
     stream.stop()
     wait_until(lambda: at_hand.is_free, LIMIT_S)
     assert len(PyAudio.heard) < 5_000 * 1_920 * 2
-    at_hand.backend.default, at_hand.backend.step_s = Plan(25), 0.0
+    at_hand.speak_briefly()
     PyAudio.heard.clear()
     stream.feed(TEXT)
     stream.play()
@@ -159,7 +159,7 @@ def test_interruptions_at_random_times_free_all_slots(
     at_hand: VoiceAtHand, record_property: Callable[[str, object], None]
 ) -> None:
     record_property("interruptions", NUM_INTERRUPTIONS)
-    at_hand.backend.default, at_hand.backend.step_s = Plan(5_000), 0.0005
+    at_hand.speak_at_length(0.0005)
     stream, _ = open_stream(at_hand)
     chance = random.Random(15)
     for _ in range(NUM_INTERRUPTIONS):
@@ -173,7 +173,7 @@ def test_interruptions_at_random_times_free_all_slots(
             time.sleep(chance.random() / 50)
         stream.stop()
     wait_until(lambda: at_hand.is_free, LIMIT_S)
-    at_hand.backend.default, at_hand.backend.step_s = Plan(25), 0.0
+    at_hand.speak_briefly()
     PyAudio.heard.clear()
     stream.feed(TEXT)
     stream.play()

@@ -82,7 +82,7 @@ def test_concurrent_texts_use_separate_connections(at_hand: VoiceAtHand) -> None
 
 
 def test_abandoned_speech_is_cancelled_and_its_connection_kept(at_hand: VoiceAtHand) -> None:
-    at_hand.backend.default, at_hand.backend.step_s = Plan(5_000), 0.001
+    at_hand.speak_at_length(0.001)
 
     async def test() -> None:
         source = ServerSource(str(at_hand.voice))
@@ -92,7 +92,7 @@ def test_abandoned_speech_is_cancelled_and_its_connection_kept(at_hand: VoiceAtH
         await asyncio.gather(*source._tasks)
         assert len(source._idle) == 1
         await at_hand.wait_free()
-        at_hand.backend.default, at_hand.backend.step_s = Plan(25), 0.0
+        at_hand.speak_briefly()
         assert len(await read(source, words())) == 25 * 1_920 * 2
         await source.aclose()
 
@@ -100,7 +100,7 @@ def test_abandoned_speech_is_cancelled_and_its_connection_kept(at_hand: VoiceAtH
 
 
 def test_closed_source_ends_its_speech(at_hand: VoiceAtHand) -> None:
-    at_hand.backend.default, at_hand.backend.step_s = Plan(5_000), 0.001
+    at_hand.speak_at_length(0.001)
 
     async def test() -> None:
         source, heard = ServerSource(str(at_hand.voice)), bytearray()

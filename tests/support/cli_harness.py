@@ -77,6 +77,18 @@ def run(
     return subprocess.CompletedProcess([], process.returncode, output, error)
 
 
+def run_python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a new Python process, which must succeed."""
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
+        env=environment(),
+    )
+
+
 def start(
     arguments: Sequence[object], *, players: Path | None = None, **options: Any
 ) -> warm.Process:

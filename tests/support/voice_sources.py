@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.scripted_tts import ScriptedSpeech
+from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
 from vivace import TTS
 from vivace.serve.settings import ServeSettings
@@ -34,9 +35,14 @@ class VoiceAtHand:
         assert self.server is not None
         return not self.backend.active_slots and self.server.context.streams.num_active == 0
 
-    async def wait_free(self) -> None:
-        import asyncio
+    def speak_at_length(self, step_s: float) -> None:
+        """Make 5,000 frames, so that only an interruption ends a speech during a test."""
+        self.backend.default, self.backend.step_s = Plan(5_000), step_s
 
+    def speak_briefly(self) -> None:
+        self.backend.default, self.backend.step_s = Plan(25), 0.0
+
+    async def wait_free(self) -> None:
         deadline = time.monotonic() + LIMIT_S
         while not self.is_free:
             assert time.monotonic() < deadline, "a slot is still taken"
@@ -50,8 +56,8 @@ def voice_at_hand(way: str, folder: Path, **settings: object) -> Iterator[VoiceA
         with backend.load(None) as tts:  # type: ignore[arg-type]
             yield VoiceAtHand(tts, backend)
         return
-    told = ServeSettings(port=0, voices=folder, **settings)  # type: ignore[arg-type]
-    with running(told, backend.load) as server:
+    chosen = ServeSettings(port=0, voices=folder, **settings)  # type: ignore[arg-type]
+    with running(chosen, backend.load) as server:
         yield VoiceAtHand(server.url, backend, server)
 
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ from vivace.text.files import read_utf8
 if TYPE_CHECKING:
     from vivace.tts import TTS
 
+SEVERITY = (0, INCOMPLETE, 1)  # exit codes, the worst last
 NumberedLine = tuple[int, str]  # the number starts at 1
 
 
@@ -60,15 +62,12 @@ class Batch:
         threads = ThreadPoolExecutor(tts.engine.num_together, thread_name_prefix="vivace-batch")
         with ProgressLine(is_quiet=arguments.quiet or arguments.json) as progress:
             try:
-                waiting = {
-                    threads.submit(
-                        self._speak, tts, line, options, arguments, is_interrupted
-                    ): line[0]
-                    for line in lines
-                }
+                speak = partial(self._speak, tts, options, arguments, is_interrupted)
+                waiting = {threads.submit(speak, line): line[0] for line in lines}
                 for count, future in enumerate(as_completed(waiting), start=1):
                     progress.clear()
-                    worst = max(worst, _report(future, waiting[future], arguments), key=_severity)
+                    code = _report(future, waiting[future], arguments)
+                    worst = max(worst, code, key=SEVERITY.index)
                     progress.show(f"{count} of {len(waiting)} lines")
             finally:
                 is_interrupted.set()
@@ -89,10 +88,10 @@ class Batch:
     def _speak(
         self,
         tts: TTS,
-        line: NumberedLine,
         options: StreamOptions,
         arguments: argparse.Namespace,
         is_interrupted: Event,
+        line: NumberedLine,
     ) -> Report | None:
         def check_interrupt(_: object) -> None:
             if is_interrupted.is_set():
@@ -150,7 +149,3 @@ def _report(future: Future[Report | None], number: int, arguments: argparse.Name
         return 0
     print_report(report, is_json=arguments.json, is_quiet=arguments.quiet)
     return report.exit_code
-
-
-def _severity(code: int) -> int:
-    return {0: 0, INCOMPLETE: 1}.get(code, 2)

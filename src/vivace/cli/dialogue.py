@@ -29,23 +29,19 @@ def say_dialogue(arguments: argparse.Namespace, options: StreamOptions) -> int:
         arguments.fail("--dialogue FILE cannot be used with TEXT, --batch or --voice")
     if arguments.stream and arguments.tracks:
         arguments.fail("--tracks cannot be used with --stream")
-    spacing = LineSpacing(gap_s=arguments.gap, overlap_s=arguments.overlap or 0.0)
+    own: dict[str, Any] = {"gap_s": arguments.gap, "overlap_s": arguments.overlap or 0.0}
+    LineSpacing(**own)  # raises before the model loads
     script = _read(arguments.dialogue)
     with choose_target(arguments) as target:
         _check_tracks(script, target, arguments)
         subtitles = subtitle_path(arguments, target.output)
         is_streamed = (arguments.stream or target.is_immediate) and not arguments.tracks
-        own: dict[str, Any] = {
-            "gap_s": spacing.gap_s,
-            "overlap_s": spacing.overlap_s,
-            "trim": True,
-        }
         with load_model(arguments, max_streams=None) as tts:
             if is_streamed:
-                streamed = options.to(DialogueStreamOptions, **own)
+                streamed = options.to(DialogueStreamOptions, trim=True, **own)
                 usage, reason, words = _stream(tts, script, streamed, target)
             else:
-                whole = options.to(DialogueOptions, **own)
+                whole = options.to(DialogueOptions, trim=True, **own)
                 usage, reason, words = _speak_whole(tts, script, whole, target, arguments)
     if subtitles is not None:
         write_subtitles(subtitles, words, force=arguments.force)

@@ -43,14 +43,13 @@ def enroll(
         raise RequestError(f"transcript must be a string, not {type(transcript).__name__}")
     if transcript is not None and not transcript.strip():
         raise RequestError("the transcript is blank; leave it out to clone by speaker vector alone")
+    speaker, codes = speaker_vector(model, recording), None
+    if transcript is not None:
+        codes = reference_codes(codec, recording, SILENCE_S if append_silence else 0.0)
     return Voice(
         name=name,
-        speaker=speaker_vector(model, recording),
-        ref_codes=(
-            reference_codes(codec, recording, SILENCE_S if append_silence else 0.0)
-            if transcript is not None
-            else None
-        ),
+        speaker=speaker,
+        ref_codes=codes,
         ref_text=transcript,
         language=language,
         source_sha256=recording.sha256,

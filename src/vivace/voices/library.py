@@ -67,8 +67,7 @@ class VoiceLibrary:
         Args:
             name: The voice's name.
         """
-        if name not in self:
-            raise UnknownVoiceError(str(name)[:80], self.names())
+        self._check_known(name)
         return self._load(name)
 
     def path(self, name: str) -> Path:
@@ -77,8 +76,7 @@ class VoiceLibrary:
         Args:
             name: The voice's name.
         """
-        if name not in self:
-            raise UnknownVoiceError(str(name)[:80], self.names())
+        self._check_known(name)
         return self._entry_within(name)
 
     def check_free(self, name: str, *, replace: bool = False) -> None:
@@ -114,8 +112,7 @@ class VoiceLibrary:
         Args:
             name: The voice's name.
         """
-        if name not in self:
-            raise UnknownVoiceError(str(name)[:80], self.names())
+        self._check_known(name)
         try:
             self.remove_file(f"{name}{SUFFIX}")
         except FileNotFoundError as error:  # another process removed the file first
@@ -148,6 +145,10 @@ class VoiceLibrary:
     def remove_file(self, file_name: str) -> None:
         (self.folder / file_name).unlink()
 
+    def _check_known(self, name: str) -> None:
+        if name not in self:
+            raise UnknownVoiceError(str(name)[:80], self.names())
+
     def _entry(self, name: str) -> Path:
         return self.folder / f"{name}{SUFFIX}"
 
@@ -155,10 +156,7 @@ class VoiceLibrary:
         entry = self._entry(name)
         try:
             target, folder = entry.resolve(strict=True), self.folder.resolve(strict=True)
-        except (
-            OSError,
-            RuntimeError,
-        ) as error:  # RuntimeError: a link to itself (Python < 3.13)
+        except (OSError, RuntimeError) as error:  # RuntimeError: a link to itself before 3.13
             raise VoiceFileError(f"{entry} is a broken link; remove it") from error
         if not target.is_relative_to(folder):
             raise VoiceFileError(

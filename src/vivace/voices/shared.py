@@ -22,23 +22,15 @@ from vivace.voices.voice import MAX_FILE_BYTES
 
 log = logging.getLogger(__name__)
 
-DIGESTS = (
-    "ETag",
-    "etag",
-    "md5Hash",
-    "content_md5",
-    "generation",
-)  # of a file's content
+DIGESTS = ("ETag", "etag", "md5Hash", "content_md5", "generation")  # of a file's content
 DATES = ("mtime", "LastModified", "last_modified", "created")
 
 
 def open_library(where: Path | str | None) -> VoiceLibrary:
     """Open the library in a folder (None: the user's own) or at a URL that fsspec supports."""
-    return SharedLibrary(str(where)) if "://" in str(where) else VoiceLibrary(_folder(where))
-
-
-def _folder(where: Path | str | None) -> Path | None:
-    return None if where is None else Path(where)
+    if "://" in str(where):
+        return SharedLibrary(str(where))
+    return VoiceLibrary(None if where is None else Path(where))
 
 
 class SharedLibrary(VoiceLibrary):

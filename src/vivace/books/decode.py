@@ -34,7 +34,8 @@ def decode_page(content: bytes) -> str:
 
 
 def _decode(content: bytes) -> str:
-    encoding = _by_mark(content) or _by_nuls(content)
+    marked = (encoding for mark, encoding in BOMS if content.startswith(mark))
+    encoding = next(marked, None) or _by_nuls(content)
     declared = _declared(content)
     if encoding is None and declared and declared.startswith(_SEVEN_BIT):
         encoding = declared
@@ -48,10 +49,6 @@ def _decode(content: bytes) -> str:
         if _looks_latin(content) and (text := _try(content, LATIN)) is not None:
             return text
         raise
-
-
-def _by_mark(content: bytes) -> str | None:
-    return next((encoding for mark, encoding in BOMS if content.startswith(mark)), None)
 
 
 def _by_nuls(content: bytes) -> str | None:

@@ -77,10 +77,11 @@ class Qwen3TTSModel:
                     "ref_text is required when x_vector_only_mode=False (ICL mode). "
                     f"Bad index={index}"
                 )
-        return [
-            self._enroll(audio, text, bool(is_vector))
+        voices = [
+            self.tts.clone(source_of(audio), None if is_vector else text, append_silence=False)
             for audio, text, is_vector in zip(audios, texts, flags, strict=True)
         ]
+        return list(map(item_of, voices, texts))
 
     def generate_voice_clone(
         self,
@@ -187,11 +188,6 @@ class Qwen3TTSModel:
         check_sizes(text=texts, **columns)
         self._validate_languages(columns["language"])
         return {"text": texts, **columns}
-
-    def _enroll(self, audio: Any, text: str | None, is_vector: bool) -> VoiceClonePromptItem:
-        transcript = None if is_vector else text
-        voice = self.tts.clone(source_of(audio), transcript, append_silence=False)
-        return item_of(voice, text)
 
     def _speak(
         self, columns: dict[str, list[Any]], non_streaming_mode: bool, options: dict[str, Any]

@@ -72,7 +72,8 @@ class EnrolmentCache:
             make_private(self.folder)
             sweep(self.folder)
             write_whole(self._path(key), voice.to_bytes(), replace=True)
-            self._trim()
+            for _, path in self._entries()[self.max_entries :]:
+                path.unlink(missing_ok=True)
         except OSError as error:
             log.warning("an enrolled voice was not cached in %s: %s", self.folder, error)
 
@@ -83,16 +84,11 @@ class EnrolmentCache:
         return self.folder / f"{key.digest}.safetensors"
 
     def _entries(self) -> list[tuple[int, Path]]:
-        """All files with the time of their last use, oldest first."""
+        """All files with the time of their last use, the latest first."""
         entries = []
         for path in self.folder.glob("*.safetensors"):
             try:
                 entries.append((path.stat().st_mtime_ns, path))
             except FileNotFoundError:  # another process removed the file
                 continue
-        return sorted(entries)
-
-    def _trim(self) -> None:
-        entries = self._entries()
-        for _, path in entries[: max(0, len(entries) - self.max_entries)]:
-            path.unlink(missing_ok=True)
+        return sorted(entries, reverse=True)

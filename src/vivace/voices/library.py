@@ -58,8 +58,11 @@ class VoiceLibrary:
 
     def __iter__(self) -> Iterator[Voice]:
         """Like `voices`, but reads one file at a time."""
-        found = (self._load_if_sound(name) for name in self.entries(SUFFIX))
-        yield from (voice for voice in found if voice is not None)
+        for name in self.entries(SUFFIX):
+            try:
+                yield self._load(name)
+            except VoiceFileError as error:
+                log.debug("skipped: %s", error)
 
     def get(self, name: str) -> Voice:
         """Read a voice. Raises UnknownVoiceError, or VoiceFileError for a damaged file.
@@ -167,13 +170,6 @@ class VoiceLibrary:
     def _load(self, name: str) -> Voice:
         voice = load_voice(self._entry_within(name))
         return voice if voice.name == name else dataclasses.replace(voice, name=name)
-
-    def _load_if_sound(self, name: str) -> Voice | None:
-        try:
-            return self._load(name)
-        except VoiceFileError as error:
-            log.debug("skipped: %s", error)
-            return None
 
     def _refusal(self, what: str, error: OSError) -> VoiceFileError:
         reason = error.strerror or error

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from vivace.cli.progress import ProgressLine
-from vivace.cli.streams import print_json, print_stdout, printable
+from vivace.cli.streams import print_columns, print_json, print_stdout, printable
 from vivace.hub import EMBEDDED, MODELS, ModelEntry, cached_share, find_folder
 
 HEADER = ("MODEL", "SIZE", "LICENCE", "IN CACHE", "ABILITIES")
@@ -17,11 +17,7 @@ def list_models(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json(models, indent=2)
         return
-    rows = [HEADER, *map(_row, models)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print_stdout("  ".join(cells).rstrip())
+    print_columns([HEADER, *map(_row, models)])
 
 
 def download(arguments: argparse.Namespace) -> None:

@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import IO, Any
 
 from vivace.errors import TTSError
@@ -62,6 +62,14 @@ def print_table(rows: Iterable[tuple[str, object]], *, width: int) -> None:
     """Print names and values; the names take `width` characters."""
     for name, value in rows:
         print_stdout(f"{name:<{width}} {printable(value)}")
+
+
+def print_columns(rows: Sequence[tuple[str, ...]]) -> None:
+    """Print a table whose columns are as wide as their longest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print_stdout("  ".join(cells).rstrip())
 
 
 def write_stdout(content: bytes) -> None:

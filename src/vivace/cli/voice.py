@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from vivace.audio.files import check_path
 from vivace.cli.request import load_model, model_name
-from vivace.cli.streams import print_json, print_stderr, print_stdout, print_table, printable
+from vivace.cli.streams import print_columns, print_json, print_stderr, print_table, printable
 from vivace.cli.text import read_transcript
 from vivace.errors import VoiceFileError
 from vivace.speech import AUTO_LANGUAGE
@@ -51,7 +50,7 @@ def list_voices(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json([_facts(voice) for voice in voices], indent=2)
     elif voices:
-        _print_columns([COLUMNS, *(_row(voice) for voice in voices)])
+        print_columns([COLUMNS, *(_row(voice) for voice in voices)])
     else:
         hint = "vivace voice add NAME RECORDING --model MODEL"
         print_stderr(printable(f"{library.folder} has no voices; add one with `{hint}`"))
@@ -85,14 +84,6 @@ def _facts(voice: Voice) -> dict[str, Any]:
 def _row(voice: Voice) -> tuple[str, ...]:
     facts = _facts(voice) | {"reference": describe_reference(voice)}
     return tuple("-" if facts[name] is None else printable(facts[name]) for name in COLUMNS)
-
-
-def _print_columns(rows: Iterable[tuple[str, ...]]) -> None:
-    rows = list(rows)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print_stdout("  ".join(cells).rstrip())
 
 
 def list_speakers(arguments: argparse.Namespace) -> None:

@@ -62,15 +62,13 @@ def _speaker(model: Any, subject: Subject) -> Callable[[int], tuple[list[Any], i
     options = {"text": TEXT, "language": subject.options.get("language", "auto")}
     kind = subject.tts.model_type
     if kind == "custom_voice":
-        speaker = subject.options.get("voice") or subject.tts.speakers[0]
-        return lambda n: model.generate_custom_voice(
-            speaker=speaker, max_new_tokens=n + 1, **options
+        generate = model.generate_custom_voice
+        options["speaker"] = subject.options.get("voice") or subject.tts.speakers[0]
+    elif kind == "voice_design":
+        generate = model.generate_voice_design
+        options["instruct"] = subject.options["instruct"]
+    else:
+        raise UnsupportedRequestError(
+            "--compare needs a CustomVoice or VoiceDesign model; packages clone voices differently"
         )
-    if kind == "voice_design":
-        instruct = subject.options["instruct"]
-        return lambda n: model.generate_voice_design(
-            instruct=instruct, max_new_tokens=n + 1, **options
-        )
-    raise UnsupportedRequestError(
-        "--compare needs a CustomVoice or VoiceDesign model; packages clone voices differently"
-    )
+    return lambda num_frames: generate(max_new_tokens=num_frames + 1, **options)

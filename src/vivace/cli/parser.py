@@ -57,11 +57,10 @@ def build_parser() -> tuple[argparse.ArgumentParser, list[str]]:
         add_command(commands, name, summary, f"{usage} [OPTIONS]", work, add_options)
     _add_voice(commands)
     _add_speakers(commands)
-    for name, summary, usage, add_options in (
-        ("repl", "speak line by line with one loaded model", "", _add_repl),
-        ("read", "make an audiobook from text, markdown, HTML or EPUB", "BOOK ", _add_read),
-    ):
-        add_command(commands, name, summary, f"{usage}[OPTIONS]", add_options=add_options)
+    summary = "speak line by line with one loaded model"
+    add_command(commands, "repl", summary, "[OPTIONS]", add_options=_add_repl)
+    summary = "make an audiobook from text, markdown, HTML or EPUB"
+    add_command(commands, "read", summary, "BOOK [OPTIONS]", add_options=_add_read)
     machine_commands.add_serve(commands)
     machine_commands.add_wyoming(commands)
     machine_commands.add_bench(commands)

@@ -158,6 +158,9 @@ class _Child:
             )
         except OSError as error:
             raise _start_error(error.strerror or str(error)) from error
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self._stdin, self._stdout = self.process.stdin, self.process.stdout
         try:
             with self._deadline(START_LIMIT_S):
                 head, _ = _receive(self._stdout, 0)
@@ -169,17 +172,11 @@ class _Child:
             self.end()
             raise
 
-    @property
-    def _stdout(self) -> IO[bytes]:
-        assert self.process.stdout is not None
-        return self.process.stdout
-
     def request(
         self, head: dict[str, Any], body: bytes, limits: AudioLimits, limit_s: float
     ) -> tuple[dict[str, Any], bytes]:
-        assert self.process.stdin is not None
         with self._deadline(limit_s):
-            _send(self.process.stdin, head, body)
+            _send(self._stdin, head, body)
             return _receive(self._stdout, limits.max_decoded_bytes)
 
     @contextlib.contextmanager
@@ -217,8 +214,7 @@ class _Child:
     def end(self) -> None:
         self.process.kill()
         self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
+        for pipe in (self._stdin, self._stdout):
             with contextlib.suppress(OSError):  # unsent bytes
                 pipe.close()
 

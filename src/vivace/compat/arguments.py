@@ -17,35 +17,31 @@ from vivace.tts import TTS
 
 LONG_BASE64 = 256  # characters; a longer string without path separators is read as base64
 MAX_FRAMES = BOUNDS["max_frames"].high
-# Defaults of the official class. The caller's values and the checkpoint's replace them.
-HARD_DEFAULTS: dict[str, Any] = {
-    "do_sample": True,
-    "top_k": 50,
-    "top_p": 1.0,
-    "temperature": 0.9,
-    "repetition_penalty": 1.05,
-    "subtalker_dosample": True,
-    "subtalker_top_k": 50,
-    "subtalker_top_p": 1.0,
-    "subtalker_temperature": 0.9,
-    "max_new_tokens": 2048,
-}
 # Arguments of transformers' from_pretrained that do not change the loaded model.
 WITHOUT_EFFECT = {
-    "attn_implementation",
-    "force_download",
-    "low_cpu_mem_usage",
-    "max_memory",
-    "offload_buffers",
-    "offload_folder",
-    "offload_state_dict",
-    "output_loading_info",
-    "proxies",
-    "resume_download",
-    "trust_remote_code",
-    "use_safetensors",
-    "weights_only",
+    *("attn_implementation", "force_download", "low_cpu_mem_usage", "max_memory"),
+    *("offload_buffers", "offload_folder", "offload_state_dict", "output_loading_info", "proxies"),
+    *("resume_download", "trust_remote_code", "use_safetensors", "weights_only"),
 }
+
+
+def repeat_for_subtalker(sampling: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments with the same values for the subtalker, the official name of the predictor."""
+    repeated = {f"subtalker_{name}": sampling[name] for name in ("top_k", "top_p", "temperature")}
+    return {**sampling, **repeated, "subtalker_dosample": sampling["do_sample"]}
+
+
+# Defaults of the official class. The caller's values and the checkpoint's replace them.
+HARD_DEFAULTS = repeat_for_subtalker(
+    {
+        "do_sample": True,
+        "top_k": 50,
+        "top_p": 1.0,
+        "temperature": 0.9,
+        "repetition_penalty": 1.05,
+        "max_new_tokens": 2048,
+    }
+)
 
 
 def load_tts(

@@ -83,11 +83,10 @@ class Processor:
         length = max(map(len, rows), default=0) if padding else 0
         blanks = [max(0, length - len(row)) for row in rows]
         pad = self.tokenizer.special_id(PAD)
+        padded = list(zip(blanks, rows, strict=True))
         found = {
-            "input_ids": [[pad] * blank + row for blank, row in zip(blanks, rows, strict=True)],
-            "attention_mask": [
-                [0] * blank + [1] * len(row) for blank, row in zip(blanks, rows, strict=True)
-            ],
+            "input_ids": [[pad] * blank + row for blank, row in padded],
+            "attention_mask": [[0] * blank + [1] * len(row) for blank, row in padded],
         }
         if return_tensors is None:
             return Features(found)

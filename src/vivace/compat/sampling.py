@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from inspect import Parameter
 from typing import Any, TypeVar
 
-from vivace.compat.arguments import to_sampling
+from vivace.compat.arguments import repeat_for_subtalker, to_sampling
 
 DEFAULT_LIMIT = 2048  # frames; as a default, the runaway guard replaces it
 
@@ -30,9 +30,7 @@ class Sampling:
 
     def ours(self) -> dict[str, Any]:
         """Fields of `SamplingOptions`; the runaway guard replaces the default limit."""
-        merged = dataclasses.asdict(self)
-        merged |= {f"subtalker_{name}": merged[name] for name in ("top_k", "top_p", "temperature")}
-        merged["subtalker_dosample"] = self.do_sample
+        merged = repeat_for_subtalker(dataclasses.asdict(self))
         is_limited = self.max_new_tokens != DEFAULT_LIMIT
         return to_sampling(merged, self.max_new_tokens if is_limited else None)
 

@@ -8,12 +8,11 @@ contains words instead of a mark is spoken. So is text that an unclosed element 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from vivace.books.book import Paragraph
 from vivace.books.count import LeftOutText, count_letters, letters_of
-from vivace.books.lines import join_cells, join_continued
 from vivace.books.markup import BLOCKS, RAW
 
 HEADINGS = {f"h{level}": level for level in range(1, 7)}
@@ -32,6 +31,7 @@ MAX_READING_CHARS = 60
 MAX_FIGURE_CHARS = 2_000
 MAX_CELLS, MAX_ROW_CHARS = 50, 300  # of a row that is spoken as one paragraph
 BREAK, CELL = "\0", "\1"  # separators in the text of a block; pages have no control characters
+_ENDED = tuple(".,;:!?…。！？，、；：")
 _MARK = re.compile(  # 12, [12], (iv), *, †, note 3, p. 12
     r"[\W_]*(?:(?:notes?|fn|footnote|endnote|page|pp?|pg)\b[\W_]*)?"
     r"(?:\d{1,5}[a-z]?|[ivxlcdm]{1,8}|[a-z])?[\W_]*",
@@ -216,7 +216,7 @@ class PageBuilder:
         is_short = sum(len(cell.text) for cell in cells) <= MAX_ROW_CHARS
         if len(cells) > 1 and is_short and not any(cell.is_heading for cell in cells):
             self._cut(start)
-            self._page.paragraphs.append(Paragraph(join_cells(cell.text for cell in cells)))
+            self._page.paragraphs.append(Paragraph(_join_cells(cell.text for cell in cells)))
 
     # -- text that is left out -------------------------------------------------------------------
 
@@ -305,13 +305,34 @@ def _plain(text: str) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    return join_continued(
-        join_cells(" ".join(cell.split()) for cell in line.split(CELL))
+    return _join_continued(
+        _join_cells(" ".join(cell.split()) for cell in line.split(CELL))
         for line in text.split(BREAK)
     )
 
 
 def _one_line(text: str) -> list[str]:
     parts = text.replace(CELL, BREAK).split(BREAK)
-    line = join_cells(" ".join(part.split()) for part in parts)
+    line = _join_cells(" ".join(part.split()) for part in parts)
     return [line] if line else []
+
+
+def _join_cells(cells: Iterable[str]) -> str:
+    """Join the cells of a row with commas, unless a cell ends with punctuation."""
+    parts: list[str] = []
+    for cell in filter(None, cells):
+        if parts:
+            parts.append(" " if parts[-1].endswith(_ENDED) else ", ")
+        parts.append(cell)
+    return "".join(parts)
+
+
+def _join_continued(lines: Iterable[str]) -> list[str]:
+    """Join a line that starts in lower case with the line before; keep other lines separate."""
+    found: list[list[str]] = []
+    for line in filter(None, lines):
+        if found and line[0].islower() and not found[-1][-1].endswith(_ENDED):
+            found[-1].append(line)
+        else:
+            found.append([line])
+    return [" ".join(parts) for parts in found]

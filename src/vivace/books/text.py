@@ -13,12 +13,14 @@ from vivace.books.book import Book, Chapter, Paragraph
 from vivace.books.count import check_letters, count_letters
 from vivace.books.decode import decode_page
 from vivace.books.html import read_page
-from vivace.books.lines import split_wrapped
 from vivace.books.markdown import read_blocks
 from vivace.errors import RequestError
 from vivace.text.files import decode_utf8
 
 MAX_HEADING_CHARS = 80
+MAX_VERSE_CHARS = 60  # of the longest line; wrapped prose has longer lines
+_OPENERS = "\"'“‘«„([*_—–- \t\u3000"
+_ITEM = re.compile(r"\s*(?:[-*+•‣◦·–—][ \t]+|\(?(?:\d{1,3}|[a-z])[.)][ \t]+)\S")
 _NUMBER = r"(?:\d+|[ivxlcdm]+|(?:the\s+)?[a-z]+(?:[- ][a-z]+)?)"
 _NAMED = (
     r"chapter|part|book|volume|act|scene|canto|letter|section|kapitel|teil|chapitre|partie|"
@@ -64,7 +66,7 @@ def read_plain(text: str, name: str) -> Book:
             words = " ".join(line.strip() for line in lines)
             chapters.append((words, [Paragraph(words, is_heading=True)]))
         else:
-            chapters[-1][1].extend(as_lines(split_wrapped(lines)))
+            chapters[-1][1].extend(as_lines(_split_wrapped(lines)))
     check_letters(name, text, (each.text for _, chapter in chapters for each in chapter))
     return Book(title=name, chapters=_freeze(chapters), num_letters=count_letters(text))
 
@@ -83,6 +85,25 @@ def as_lines(lines: list[str]) -> list[Paragraph]:
     return [
         Paragraph(line, is_line=number < len(lines)) for number, line in enumerate(lines, start=1)
     ]
+
+
+def _split_wrapped(lines: list[str]) -> list[str]:
+    """Join the lines of a plain-text paragraph, except for list items and verse."""
+    if len(lines) > 1 and _is_verse(lines):
+        return [line.strip() for line in lines]
+    found: list[list[str]] = []
+    for line in lines:
+        if found and not _ITEM.match(line):
+            found[-1].append(line.strip())
+        else:
+            found.append([line.strip()])
+    return [" ".join(parts) for parts in found]
+
+
+def _is_verse(lines: list[str]) -> bool:
+    """Whether all lines are short and start with a capital letter."""
+    starts = [line.lstrip(_OPENERS)[:1] for line in lines]
+    return max(map(len, lines)) <= MAX_VERSE_CHARS and all(map(str.isupper, starts))
 
 
 # -- markdown and HTML ---------------------------------------------------------------------------

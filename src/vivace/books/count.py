@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from vivace.errors import RequestError
@@ -29,7 +29,7 @@ def count_letters(text: str) -> int:
 
 def count_words(text: str) -> int:
     """The number of whitespace-separated parts that have a letter or a digit."""
-    return sum(1 for _ in _WORD.finditer(text))
+    return len(_WORD.findall(text))
 
 
 @dataclass(slots=True)
@@ -64,16 +64,12 @@ def check_letters(where: str, source: str, parts: Iterable[str], num_left_out: i
 
 def _first_difference(source: str, parts: Iterable[str]) -> str:
     """Describe the first word of the source that occurs less often in the parts."""
-    num_found = Counter(_words(" ".join(parts)))
-    for word in _words(source):
+    num_found = Counter(_WORD.findall(" ".join(parts)))
+    for word in _WORD.findall(source):
         if not num_found[word]:
             return f", the first difference is at {word[:MAX_SHOWN_CHARS]!r}"
         num_found[word] -= 1
     return ""
-
-
-def _words(text: str) -> Iterator[str]:
-    return (match[0] for match in _WORD.finditer(text))
 
 
 def is_within(part: str, text: str) -> bool:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from vivace.books.book import Book, Chapter, Paragraph
+from vivace.books.book import Book, Chapter
 from vivace.books.count import count_letters
 from vivace.errors import RequestError
 from vivace.text.split import split_sentences
@@ -78,14 +78,10 @@ def _passages(chapter: Chapter) -> list[Passage]:
     for number, paragraph in enumerate(chapter.paragraphs):
         parts = _split_long(paragraph.text)
         found += [Passage(part, CUT_GAP_S, number) for part in parts[:-1]]
-        found.append(Passage(parts[-1], _gap_after(paragraph), number))
+        gap_s = LINE_GAP_S if paragraph.is_line else PARAGRAPH_GAP_S
+        gap_s = HEADING_GAP_S if paragraph.is_heading else gap_s
+        found.append(Passage(parts[-1], gap_s, number))
     return [*found[:-1], replace(found[-1], gap_s=CHAPTER_GAP_S)]
-
-
-def _gap_after(paragraph: Paragraph) -> float:
-    if paragraph.is_heading:
-        return HEADING_GAP_S
-    return LINE_GAP_S if paragraph.is_line else PARAGRAPH_GAP_S
 
 
 def _split_long(text: str) -> list[str]:

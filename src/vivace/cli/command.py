@@ -105,6 +105,4 @@ def add_numbers(
 ) -> None:
     """Add options given as (flag, converter, metavar, default, help)."""
     for flag, kind, metavar, default, text in rows:
-        group.add_argument(
-            flag, type=kind, metavar=metavar, default=default, help=f"{text}; default: {default:g}"
-        )
+        add_option(group, flag, metavar, f"{text}; default: {default:g}", kind, default=default)

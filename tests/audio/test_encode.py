@@ -35,11 +35,11 @@ def encode_in_steps(
     encoder = open_encoder(format, RATE)
     steps = [encoder.encode(samples[i : i + step]) for i in range(0, len(samples), step)]
     steps.append(encoder.finish())
-    whole = bytearray(b"".join(steps))
-    for position, patch in encoder.patches:
-        assert position + len(patch) <= len(whole) - len(steps[-1])
-        whole[position : position + len(patch)] = patch
-    return steps, bytes(whole)
+    whole = io.BytesIO(b"".join(steps))
+    for position, patch in encoder._buffer.patches:
+        assert position + len(patch) <= len(whole.getvalue()) - len(steps[-1])
+    encoder.patch(whole)
+    return steps, whole.getvalue()
 
 
 def decode(format: str, content: bytes) -> np.ndarray:

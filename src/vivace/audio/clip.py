@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -138,10 +139,9 @@ class Audio(_ArrayLike):
 def encode(samples: NDArray[np.float32], sample_rate: int, format: str) -> bytes:
     """Encode to a complete file in memory."""
     encoder = open_encoder(format, sample_rate)
-    content = bytearray(encoder.encode(samples) + encoder.finish())
-    for position, patch in encoder.patches:
-        content[position : position + len(patch)] = patch
-    return bytes(content)
+    file = io.BytesIO(encoder.encode(samples) + encoder.finish())
+    encoder.patch(file)
+    return file.getvalue()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -34,8 +34,8 @@ def open_encoder(format: str, sample_rate: int, bit_rate: int | None = None) -> 
 class Encoder:
     """Encodes samples to bytes. All returned bytes joined are the audio file.
 
-    `encode` returns the bytes that are ready, `finish` the rest. If the output can seek, apply
-    `patches` afterwards: they correct the lengths in the header.
+    `encode` returns the bytes that are ready, `finish` the rest. If the output can seek, call
+    `patch` afterwards: it corrects the lengths in the header.
     """
 
     def __init__(self, format: AudioFormat, sample_rate: int, bit_rate: int | None = None) -> None:
@@ -46,11 +46,6 @@ class Encoder:
         self._writer: _SampleWriter = self._run(
             lambda: _open_writer(self._buffer, format, sample_rate, bit_rate)
         )
-
-    @property
-    def patches(self) -> list[tuple[int, bytes]]:
-        """Pairs of (position, bytes) to overwrite in the output; complete after `finish`."""
-        return list(self._buffer.patches)
 
     def encode(self, samples: ArrayLike) -> bytes:
         """Encode samples [n], clipped to -1 to 1. Returns the bytes that are ready."""
@@ -68,6 +63,12 @@ class Encoder:
             self._is_finished = True
             self._run(lambda: self._writer.close())
         return self._buffer.take()
+
+    def patch(self, file: BinaryIO, start: int = 0) -> None:
+        """After `finish`, correct the bytes in a file where the audio begins at `start`."""
+        for position, content in self._buffer.patches:
+            file.seek(start + position)
+            file.write(content)
 
     def _run(self, action: Callable[[], Any]) -> Any:
         try:

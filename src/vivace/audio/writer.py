@@ -120,9 +120,7 @@ class FileWriter:
                 return
             file = self._claim.file
             file.write(content)
-            for position, patch in self._encoder.patches:
-                file.seek(position)
-                file.write(patch)
+            self._encoder.patch(file)
             self._commit()
         finally:
             self._claim.discard()

@@ -123,9 +123,7 @@ class AudiobookOutput:
         for part in samples:
             file.write(encoder.encode(part))
         file.write(encoder.finish())
-        for position, patch in encoder.patches:
-            file.seek(start + position)
-            file.write(patch)
+        encoder.patch(file, start)
 
 
 def choose_output(

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from vivace.audio.subtitles import write_subtitles
 from vivace.cli.messages import Report, print_report
-from vivace.cli.output import Target, choose_target, subtitle_path
+from vivace.cli.output import Target, check_free, choose_target, subtitle_path
 from vivace.cli.request import load_model
 from vivace.cli.text import STDIN, read_stdin
 from vivace.dialogue.script import DialogueScript
 from vivace.dialogue.talk import LineSpacing, track_paths
-from vivace.errors import AudioError, OutputExistsError
+from vivace.errors import AudioError
 from vivace.options import DialogueOptions, DialogueStreamOptions, StreamOptions
 from vivace.speech import FinishReason, Usage, Word
 
@@ -104,5 +103,4 @@ def _check_tracks(script: DialogueScript, target: Target, arguments: argparse.Na
         raise AudioError("--tracks needs -o FILE")
     names = {str(line.speaker).casefold(): str(line.speaker) for line in reversed(script.lines)}
     for path in track_paths(target.output, names.values()):
-        if os.path.lexists(path) and not arguments.force:
-            raise OutputExistsError(path, "--force")
+        check_free(path, arguments)

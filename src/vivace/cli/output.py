@@ -120,10 +120,9 @@ def choose_target(arguments: argparse.Namespace) -> Target:
         return target
     if arguments.output is None:
         return target.renewed()
-    path, force = Path(target.output), arguments.force
-    if os.path.lexists(path) and not force:
-        raise OutputExistsError(path, "--force")
-    return replace(target, claim=claim_audio_file(path, force=force))
+    path = Path(target.output)
+    check_free(path, arguments)
+    return replace(target, claim=claim_audio_file(path, force=arguments.force))
 
 
 def subtitle_path(arguments: argparse.Namespace, output: str | None) -> Path | None:
@@ -141,9 +140,13 @@ def subtitle_path(arguments: argparse.Namespace, output: str | None) -> Path | N
         path = Path(given)
         subtitle_format(path)
     _check_folder(path)
+    check_free(path, arguments)
+    return path
+
+
+def check_free(path: Path, arguments: argparse.Namespace) -> None:
     if os.path.lexists(path) and not arguments.force:
         raise OutputExistsError(path, "--force")
-    return path
 
 
 def choose_series(arguments: argparse.Namespace) -> Target:

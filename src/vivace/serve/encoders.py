@@ -7,6 +7,7 @@ the event loop of dozens of streams.
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -84,7 +85,6 @@ class SpeechEncoder:
         return self._encoder.encode(self._resampler.finish()) + self._encoder.finish()
 
     def _encode_whole(self, chunks: list[NDArray[np.float32]]) -> bytes:
-        content = bytearray(b"".join([*map(self._encode, chunks), self._finish()]))
-        for position, patch in self._encoder.patches:
-            content[position : position + len(patch)] = patch
-        return bytes(content)
+        file = io.BytesIO(b"".join([*map(self._encode, chunks), self._finish()]))
+        self._encoder.patch(file)
+        return file.getvalue()

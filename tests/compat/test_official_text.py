@@ -45,6 +45,17 @@ def prompts_of(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Promp
         yield seen
 
 
+def prompt_of(
+    model: Qwen3TTSModel, monkeypatch: pytest.MonkeyPatch, text: str, **options: Any
+) -> Prompt:
+    """The prompt of a text that is spoken with a preset voice."""
+    with prompts_of(model.tts, monkeypatch) as prompts:
+        waves, _ = model.generate_custom_voice(text, "ryan", "english", **options, **BRIEF)
+    assert len(waves[0]) == 4 * 1920
+    (prompt,) = prompts
+    return prompt
+
+
 def official_ids(model: Qwen3TTSModel, text: str) -> tuple[list[int], list[int]]:
     """Ids of role and text, sliced from the template's ids like in the official code."""
     (ids,) = model._tokenize_texts([model._build_assistant_text(text)])
@@ -57,10 +68,7 @@ def test_whole_layout_of_any_text_has_the_official_ids(
 ) -> None:
     model = load("custom_voice")
     role, ids = official_ids(model, text)
-    with prompts_of(model.tts, monkeypatch) as prompts:
-        waves, _ = model.generate_custom_voice(text, "ryan", "english", **BRIEF)
-    assert len(waves[0]) == 4 * 1920
-    (prompt,) = prompts
+    prompt = prompt_of(model, monkeypatch, text)
     config = model.model.config
     end = [config.tts_eos_token_id, config.tts_pad_token_id]
     assert list(prompt.text_ids[:3]) == role
@@ -73,9 +81,7 @@ def test_streamed_layout_of_any_text_has_the_official_ids(
 ) -> None:
     model = load("custom_voice")
     role, ids = official_ids(model, text)
-    with prompts_of(model.tts, monkeypatch) as prompts:
-        model.generate_custom_voice(text, "ryan", "english", non_streaming_mode=False, **BRIEF)
-    (prompt,) = prompts
+    prompt = prompt_of(model, monkeypatch, text, non_streaming_mode=False)
     config = model.model.config
     first, *rest = ids or [config.im_end_token_id]  # the official code takes the id at this index
     assert list(prompt.text_ids[:3]) == role

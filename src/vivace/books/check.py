@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from vivace.books.book import Book
 from vivace.books.reader import is_spoken
@@ -11,7 +12,9 @@ from vivace.books.segments import Segment
 from vivace.errors import RequestError, TextError, UnsupportedTextError
 from vivace.options import SpeechOptions, StreamOptions
 from vivace.speech import shown
-from vivace.tts import TTS
+
+if TYPE_CHECKING:
+    from vivace.tts import TTS
 
 MAX_SHOWN = 5  # passages in one message
 

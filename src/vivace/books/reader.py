@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,9 @@ from vivace.errors import BatchError, RequestError, RunawayError
 from vivace.options import SpeakOptions, SpeechOptions
 from vivace.speech import shown
 from vivace.text.markup import remove_markup
-from vivace.tts import TTS
+
+if TYPE_CHECKING:
+    from vivace.tts import TTS
 
 MANIFEST = "manifest.json"
 FORMAT = 1

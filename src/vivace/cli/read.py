@@ -13,6 +13,10 @@ from typing import TYPE_CHECKING, Any
 from vivace._version import __version__
 from vivace.audio.m4b import cover_kind
 from vivace.books.book import Book, open_book
+from vivace.books.check import BookCheck, check_segments
+from vivace.books.output import AudiobookOutput, choose_output
+from vivace.books.reader import BookReader, Progress, WorkFolder, work_path
+from vivace.books.segments import Segment, split_book
 from vivace.cli.messages import INCOMPLETE, describe_skipped
 from vivace.cli.progress import ProgressLine
 from vivace.cli.request import load_model, model_name, speech_options
@@ -24,10 +28,6 @@ from vivace.options import SpeakOptions
 from vivace.speech import SAMPLE_RATE, shown
 
 if TYPE_CHECKING:
-    from vivace.books.check import BookCheck
-    from vivace.books.output import AudiobookOutput
-    from vivace.books.reader import BookReader, Progress
-    from vivace.books.segments import Segment
     from vivace.tts import TTS
     from vivace.voices.voice import Voice
 
@@ -44,8 +44,6 @@ def read(arguments: argparse.Namespace) -> int:
     if arguments.list:
         _list(book, arguments)
         return 0
-    from vivace.books.segments import split_book
-
     path = Path(arguments.output or f"{Path(arguments.book).stem}.m4b")
     output, segments = _output(path, book, arguments), split_book(book)
     _print_counts(book, arguments)
@@ -118,8 +116,6 @@ def _counts(book: Book) -> dict[str, Any]:
 
 
 def _output(path: Path, book: Book, arguments: argparse.Namespace) -> AudiobookOutput:
-    from vivace.books.output import choose_output
-
     if not MIN_LUFS <= arguments.loudness <= MAX_LUFS:
         raise RequestError(
             f"--loudness must be {MIN_LUFS:g} to {MAX_LUFS:g} LUFS, not {arguments.loudness:g}"
@@ -147,8 +143,6 @@ def _check(
     arguments: argparse.Namespace,
 ) -> BookCheck:
     """Find every passage that the model rejects, before the first one is spoken."""
-    from vivace.books.check import check_segments
-
     with ProgressLine(is_quiet=arguments.quiet or arguments.json) as line:
         line.show("checking all chapters")
         checked = check_segments(tts, book, segments, options)
@@ -165,8 +159,6 @@ def _open_reader(
     segments: list[Segment],
     arguments: argparse.Namespace,
 ) -> BookReader:
-    from vivace.books.reader import BookReader, WorkFolder, work_path
-
     lexicon = b"" if arguments.lexicon is None else read_file(arguments.lexicon)
     identity = {
         **options.changed(),

@@ -178,12 +178,10 @@ def _front_matter(text: str, document: Document) -> str:
     lines = text.split("\n")
     if lines[0].rstrip() != "---":
         return text
-    ends = (
-        number for number, line in enumerate(lines) if number and line.rstrip() in ("---", "...")
-    )
-    end = next(ends, None)
-    if end is None:
+    ends = [number for number, line in enumerate(lines) if line.rstrip() in ("---", "...")]
+    if len(ends) < 2:
         return text
+    end = ends[1]
     for line in lines[1:end]:
         key, _, value = line.partition(":")
         if key.strip().lower() in FIELDS:

@@ -57,11 +57,10 @@ class AudiobookOutput:
         chapters: list[list[Segment]] = [[] for _ in book.chapters]
         for segment in segments:
             chapters[segment.chapter].append(segment)
-        if not self.is_split:
-            self._write(self.paths[0], book, list(enumerate(chapters)), work, gain_db)
-        else:
-            for number, (path, chapter) in enumerate(zip(self.paths, chapters, strict=True)):
-                self._write(path, book, [(number, chapter)], work, gain_db)
+        numbered = list(enumerate(chapters))
+        files = [[each] for each in numbered] if self.is_split else [numbered]
+        for path, content in zip(self.paths, files, strict=True):
+            self._write(path, book, content, work, gain_db)
         return gain_db
 
     def _gain(self, segments: list[Segment], work: WorkFolder) -> float:

@@ -116,7 +116,7 @@ def test_langchain_blocks_are_spoken_as_tokens(langchain_speaker: Spoken) -> Non
 
 def test_langchain_error_of_the_model_stops_the_speech(langchain_speaker: Spoken) -> None:
     handler, chunks, at_hand = langchain_speaker
-    at_hand.backend.default, at_hand.backend.step_s = Plan(5_000), 0.001
+    at_hand.speak_at_length(0.001)
     for word in WORDS:
         handler.on_llm_new_token(word)
     wait_until(lambda: len(chunks) > 0, LIMIT_S)

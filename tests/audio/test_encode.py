@@ -188,7 +188,7 @@ def test_unknown_format_raises_error_with_known_formats() -> None:
 @pytest.mark.parametrize(
     ("format", "package", "line"),
     [
-        ("aac", "av", r"needs the package av, .* pip install \"vivace\[av\]\""),
+        ("aac", "av", r"needs the package av, .* pip install '\.\[av\]'"),
         ("flac", "soundfile", "needs the package soundfile, .* pip install soundfile"),
         ("mp3", "soundfile", "pip install soundfile"),
     ],

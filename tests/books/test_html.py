@@ -170,14 +170,14 @@ def test_page_that_loses_text_in_parser_raises_request_error(
 
 
 def test_page_that_loses_cells_raises_request_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_module, "join_cells", lambda cells: next(iter(cells), ""))
+    monkeypatch.setattr(page_module, "_join_cells", lambda cells: next(iter(cells), ""))
     with pytest.raises(RequestError, match="2 letters"):
         blocks(XHTML.format("<table><tr><td>a</td><td>b</td></tr></table>"))
 
 
 def test_missing_lxml_raises_install_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lxml", None)
-    with pytest.raises(RequestError, match=r"needs lxml; run: pip install 'vivace\[books\]'"):
+    with pytest.raises(RequestError, match=r"needs lxml; run: pip install '\.\[books\]'"):
         blocks("<p>a</p>")
 
 

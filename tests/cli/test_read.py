@@ -139,7 +139,7 @@ def test_left_out_words_are_printed(book: Path, capsys: Captured, backend: Scrip
 def test_lost_words_fail_before_model_loads(
     book: Path, capsys: Captured, no_model: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vivace.books.text.split_wrapped", lambda lines: lines[1:])
+    monkeypatch.setattr("vivace.books.text._split_wrapped", lambda lines: lines[1:])
     assert run_here("read", book) == 1
     report = capsys.readouterr().err
     assert report.count("\n") == 1

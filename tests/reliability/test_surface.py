@@ -122,7 +122,7 @@ def without_middleware(inner: object, **_: object) -> object:
 def test_control_server_without_middleware_is_detected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "_wrap", without_middleware)
+    monkeypatch.setattr(app, "Middleware", without_middleware)
     settings = ServeSettings(port=0, voices=tmp_path, api_keys=(KEY,))
     with running(settings, ScriptedSpeech().load) as server:
         found = find_open(server)
@@ -135,9 +135,7 @@ def test_control_middleware_with_a_path_prefix_check_is_detected(
     keyed: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A middleware that compares only the beginning of the path."""
-    monkeypatch.setattr(
-        access, "_is_public", lambda path, method: path.startswith(("/health", "/v1/m"))
-    )
+    monkeypatch.setattr(access, "_is_public", lambda path: path.startswith(("/health", "/v1/m")))
     assert ("GET", "/v1/models", "none: 200") in find_open(keyed)
 
 

@@ -391,5 +391,5 @@ def test_traces_are_created_only_with_the_otel_setting(monkeypatch: pytest.Monke
     assert traces is not None
     traces.close()
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
-    with pytest.raises(RequestError, match=r"vivace\[otel\]"):
+    with pytest.raises(RequestError, match=r"\.\[otel\]"):
         ServeContext.create(ServeSettings(otel=True))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -88,12 +88,7 @@ class Checkpoint:
     def load_model(
         self, device: torch.device, dtype: torch.dtype, weights: Weights = "full"
     ) -> Qwen3TTS:
-        with open_tensors(self.folder, device) as tensors:
-            check_model(self.config, tensors.shapes(), str(self.folder / "config.json"))
-            model = _build_on_meta(Qwen3TTS, self.config, self.folder)
-            # A checkpoint that cannot clone may still contain the tensors of its Base.
-            ignored = SPEAKER_ENCODER if model.speaker_encoder is None else None
-            fill(model, tensors, dtype, ignored)
+        model = _load_module(Qwen3TTS, check_model, self.config, self.folder, device, dtype)
         fuse(model)
         if weights == "fp8":
             round_weights(model)
@@ -111,10 +106,7 @@ def load_codec(folder: Path, device: torch.device) -> Codec:
 
 
 def _load_codec(config: CodecConfig, folder: Path, device: torch.device) -> Codec:
-    with open_tensors(folder, device) as tensors:
-        check_codec(config, tensors.shapes(), str(folder / "config.json"))
-        codec = _build_on_meta(Codec, config, folder)
-        fill(codec, tensors, torch.float32)
+    codec = _load_module(Codec, check_codec, config, folder, device, torch.float32)
     codec.fold()
     return codec
 
@@ -193,60 +185,58 @@ def _check_codec(config: ModelConfig, codec: CodecConfig, folder: Path) -> None:
             raise CheckpointError(f"{folder}: the parts do not fit together: {listed}")
 
 
-def _build_on_meta(build: Callable[[C], M], config: C, folder: Path) -> M:
+def _load_module(
+    build: Callable[[C], M],
+    check: Callable[[C, TensorShapes, str], None],  # raises CheckpointError
+    config: C,
+    folder: Path,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> M:
+    """Build a module on the meta device and fill it with the tensors of a folder."""
+    path = str(folder / "config.json")
+    with ExitStack() as stack:
+        sources = _open_shards(folder, device, stack)
+        shapes = {name: source.get_slice(name).get_shape() for name, source in sources.items()}
+        check(config, TensorShapes(shapes, str(folder)), path)
+        module = _build_on_meta(build, config, path)
+        fill(module, sources, folder, dtype)
+    return module
+
+
+def fill(module: nn.Module, sources: Mapping[str, Any], folder: Path, dtype: torch.dtype) -> None:
+    """Load every parameter and stored buffer of a module on the meta device."""
+    wanted, found = module.state_dict(), set(sources)
+    if getattr(module, "speaker_encoder", module) is None:
+        # A checkpoint that cannot clone may still contain the tensors of its Base.
+        found = {name for name in found if not name.startswith(SPEAKER_ENCODER)}
+    _compare_names(set(wanted), found, folder)
+    module.load_state_dict(
+        {name: _read(sources[name], name, like, dtype, folder) for name, like in wanted.items()},
+        assign=True,
+    )
+    module.requires_grad_(False).eval()
+
+
+def _build_on_meta(build: Callable[[C], M], config: C, path: str) -> M:
     try:
         with torch.device("meta"):
             return build(config)
     except Exception as error:  # caused by the configuration
         reason = str(error).partition("\n")[0]
-        raise CheckpointError(
-            f"{folder / 'config.json'}: no model has these dimensions: {reason}"
-        ) from error
+        raise CheckpointError(f"{path}: no model has these dimensions: {reason}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class Tensors:
-    """The open files of a folder."""
-
-    folder: Path
-    sources: Mapping[str, Any]  # tensor name to the open file that holds it
-
-    def shapes(self) -> TensorShapes:
-        shapes = {name: source.get_slice(name).get_shape() for name, source in self.sources.items()}
-        return TensorShapes(shapes, str(self.folder))
-
-
-@contextmanager
-def open_tensors(folder: Path, device: torch.device) -> Iterator[Tensors]:
+def _open_shards(folder: Path, device: torch.device, stack: ExitStack) -> dict[str, Any]:
+    """The open file that holds each tensor."""
     sources: dict[str, Any] = {}
-    with ExitStack() as stack:
-        for path in shard_paths(folder):
-            shard = stack.enter_context(_open(path, device))
-            for name in shard.keys():  # noqa: SIM118 - not a mapping
-                if name in sources:
-                    raise CheckpointError(f"{folder}: {name} is in two files")
-                sources[name] = shard
-        yield Tensors(folder, sources)
-
-
-def fill(
-    module: nn.Module, tensors: Tensors, dtype: torch.dtype, ignored: str | None = None
-) -> None:
-    """Load every parameter and stored buffer of a module on the meta device.
-
-    Tensors whose names begin with `ignored` may be unused.
-    """
-    wanted = module.state_dict()
-    found = {name for name in tensors.sources if not (ignored and name.startswith(ignored))}
-    _compare_names(set(wanted), found, tensors.folder)
-    module.load_state_dict(
-        {
-            name: _read(tensors.sources[name], name, like, dtype, tensors.folder)
-            for name, like in wanted.items()
-        },
-        assign=True,
-    )
-    module.requires_grad_(False).eval()
+    for path in shard_paths(folder):
+        shard = stack.enter_context(_open(path, device))
+        for name in shard.keys():  # noqa: SIM118 - not a mapping
+            if name in sources:
+                raise CheckpointError(f"{folder}: {name} is in two files")
+            sources[name] = shard
+    return sources
 
 
 def _open(path: Path, device: torch.device) -> Any:

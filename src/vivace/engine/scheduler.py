@@ -148,9 +148,7 @@ class Scheduler(Generic[S]):
 
     def remove(self, utterance: S) -> None:
         if utterance in self.running:
-            self.running.remove(utterance)
-            if utterance in self.active:
-                self.active.remove(utterance)
+            self._leave_slot(utterance)
             self._is_full, self._starved = False, ()
         else:
             self.queue.remove(utterance)
@@ -167,10 +165,13 @@ class Scheduler(Generic[S]):
 
     def requeue(self, utterance: S) -> None:
         """Put a running utterance at the head of the queue."""
+        self._leave_slot(utterance)
+        self.queue.appendleft(utterance)
+
+    def _leave_slot(self, utterance: S) -> None:
         self.running.remove(utterance)
         if utterance in self.active:
             self.active.remove(utterance)
-        self.queue.appendleft(utterance)
 
     def pause_unread(self) -> None:
         """Leave unread utterances out of turns until `resume`."""

@@ -105,14 +105,11 @@ def _result(
     replica: SimulatedReplica, utterances: Sequence[SimulatedUtterance], seconds: float
 ) -> TrafficResult:
     """Utterances without audio count with the time that they have waited."""
-    started = [utterance for utterance in utterances if utterance.first_audio_ms]
-    waiting = [each for each in utterances if not each.first_audio_ms]
     return TrafficResult(
-        first_audio_ms=(
-            *(utterance.first_audio_ms for utterance in started),
-            *(replica.now - utterance.requested_ms for utterance in waiting),
+        first_audio_ms=tuple(
+            one.first_audio_ms or replica.now - one.requested_ms for one in utterances
         ),
-        num_underruns=sum(utterance.num_underruns for utterance in started),
+        num_underruns=sum(utterance.num_underruns for utterance in utterances),
         audio_s=sum(utterance.num_read for utterance in utterances) * FRAME_MS / 1000,
         seconds=seconds,
         peak_streams=replica.peak_streams,

@@ -194,7 +194,22 @@ class PromptWriter:
         layout = request.options.text_layout or default
         if request.verbatim and not text_ids and layout == "streamed" and reference is None:
             text_ids = [self._config.im_end_token_id]  # like the official code
-        prompt = self._write(request, text, text_ids, layout, is_complete, reference)
+        preset, cloned = self._settle_voice(request.voice)
+        prompt = build_prompt(
+            self._config,
+            text_ids,
+            role_ids=self._role_ids(request, text),
+            layout=layout,
+            language=request.options.language,
+            preset=preset,
+            speaker=cloned.speaker if cloned else None,
+            reference=reference,
+            instruct_ids=self._instruct_ids(request.options.instruct),
+            is_complete=is_complete,
+        )
+        limit = self._config.talker_config.max_position_embeddings - 1
+        if len(prompt) > limit:
+            raise TextTooLongError(len(prompt), limit, "tokens, with its voice and instruct,")
         may_leak = request.options.trim and not is_live and not shares_words(transcript, text)
         return prompt, reference if may_leak else None
 
@@ -222,33 +237,6 @@ class PromptWriter:
         A line break at the start of the text and the role's line break become one id.
         """
         return self.tokenizer.encode_marked("\n" + text)
-
-    def _write(
-        self,
-        request: Request,
-        text: str,
-        text_ids: Sequence[int],
-        layout: TextLayout,
-        is_complete: bool,
-        reference: SpokenReference | None,
-    ) -> Prompt:
-        preset, cloned = self._settle_voice(request.voice)
-        prompt = build_prompt(
-            self._config,
-            text_ids,
-            role_ids=self._role_ids(request, text),
-            layout=layout,
-            language=request.options.language,
-            preset=preset,
-            speaker=cloned.speaker if cloned else None,
-            reference=reference,
-            instruct_ids=self._instruct_ids(request.options.instruct),
-            is_complete=is_complete,
-        )
-        limit = self._config.talker_config.max_position_embeddings - 1
-        if len(prompt) > limit:
-            raise TextTooLongError(len(prompt), limit, "tokens, with its voice and instruct,")
-        return prompt
 
     def _settle_voice(self, voice: str | Voice | None) -> tuple[str | None, Voice | None]:
         """The preset name or the cloned voice, if the checkpoint type supports it."""

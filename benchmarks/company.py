@@ -50,7 +50,8 @@ def main() -> None:
 
 def company(tts: TTS, lines: list[str]) -> float:
     streams = [
-        tts.stream(line, seed=n, chunk_frames=1 + n % 5, trim=False) for n, line in enumerate(lines)
+        tts.stream(line, seed=n, chunk_frames=1 + n % 5, trim_start=False)
+        for n, line in enumerate(lines)
     ]
     chunks: list[list[np.ndarray[Any, Any]]] = [[] for _ in streams]
     for round_ in zip_longest(*streams):

@@ -257,7 +257,10 @@ def profiled(work: Callable[[], object], known: dict[str, Kernel]) -> list[Kerne
     """The kernels of one run, with their times."""
     work()
     torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA]) as run, recorded() as launches:
+    with (
+        profile(activities=[ProfilerActivity.CUDA], acc_events=True) as run,
+        recorded() as launches,
+    ):
         work()
         torch.cuda.synchronize()
     events = [e for e in run.events() if e.device_type == DeviceType.CUDA]

@@ -6,6 +6,7 @@ from tests.support.scripted_backend import script
 from vivace.engine.scheduler import (
     MAX_BATCH,
     MAX_SHARED,
+    MAX_SHORT,
     PACES,
     EngineLimits,
     Scheduler,
@@ -38,25 +39,38 @@ def test_few_utterances_share_the_turn_of_a_new_one() -> None:
     assert plan.num_frames == 1
 
 
-def test_new_utterances_and_others_alternate_above_max_shared() -> None:
+def test_new_utterances_have_short_turns_before_a_turn_of_the_others() -> None:
     old = [waiting(8, 20) for _ in range(MAX_SHARED)]
     new = [waiting(1), waiting(2)]
     scheduler = scheduler_of([*old, *new])
-    assert scheduler.plan().stepped == tuple(new)
     for _ in range(2):  # while more utterances begin
+        for _ in range(MAX_SHORT):
+            short = scheduler.plan()
+            assert short.stepped == tuple(new)
+            assert short.num_frames == 1
         plan = scheduler.plan()
         assert plan.stepped == tuple(old)
         assert plan.num_frames == 8
-        short = scheduler.plan()
-        assert short.stepped == tuple(new)
-        assert short.num_frames == 1
+
+
+def test_short_turns_make_the_shortest_long_turn() -> None:
+    """An utterance that begins has as many frames as others get in one turn."""
+    old, new = [waiting(8, 20) for _ in range(MAX_SHARED)], waiting(1)
+    scheduler = scheduler_of([*old, new])
+    for _ in range(MAX_SHORT):
+        plan = scheduler.plan()
+        assert plan.stepped == (new,)
+        new.make(plan.num_frames, "running")
+    assert new.num_made == MIN_FRAMES
+    assert new in scheduler.plan().stepped
 
 
 def test_utterance_with_few_frames_does_not_shorten_the_turn_of_others() -> None:
     old = [waiting(8, 20) for _ in range(MAX_SHARED)]
     young = waiting(2, MIN_FRAMES - 1)
     scheduler = scheduler_of([*old, young])
-    assert [scheduler.plan().stepped for _ in range(2)] == [(young,), tuple(old)]
+    stepped = [scheduler.plan().stepped for _ in range(MAX_SHORT + 1)]
+    assert stepped == [(young,)] * MAX_SHORT + [tuple(old)]
 
 
 def test_turns_of_new_utterances_follow_each_other_without_others() -> None:

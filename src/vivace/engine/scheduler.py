@@ -7,8 +7,8 @@ many frames to make.
   underrun.
 - Where a batched step costs little more than a single one, as on a GPU, all runnable utterances
   share the turn, and frames are also made ahead of their readers.
-- More utterances than `MAX_SHARED` take turns: short turns of those that begin, and longer turns of
-  the others, of which those whose readers have waited longest come first.
+- More utterances than `MAX_SHARED` take turns: up to `MAX_SHORT` short turns of those that begin,
+  then a longer turn of the others, of which those whose readers have waited longest come first.
 - On a CPU, where batching gains nothing, a turn steps one utterance: new ones first, then the one
   that has waited longest.
 - An utterance is paused while its client has not read the frames that may be made ahead.
@@ -29,6 +29,9 @@ Profile = Literal["latency", "balanced", "throughput"]
 MAX_WHILE_OTHERS_WAIT = 4  # frames of a turn that steps one utterance
 MAX_SHARED = 64  # utterances that share a turn; from here on the cost of a step grows with them
 MAX_BATCH = 256  # utterances of a turn
+MAX_SHORT = (
+    3  # turns in a row of utterances that begin: 1, 1 and 2 frames last until their next one
+)
 
 
 class Schedulable(Protocol):
@@ -136,7 +139,7 @@ class Scheduler(Generic[S]):
     _pace: Pace = field(init=False)
     _is_full: bool = False  # the first in the queue waits for memory, not for a slot
     _starved: Sequence[S] = ()  # running, and wait for memory too
-    _was_short: bool = False  # the last turn stepped only utterances that begin
+    _num_short: int = 0  # turns in a row that stepped only utterances that begin
 
     def __post_init__(self) -> None:
         self._pace = PACES[self.limits.profile]
@@ -245,15 +248,17 @@ class Scheduler(Generic[S]):
         return one.num_made > 0 and one.is_running and one.num_ahead < max_ahead
 
     def _divide(self, batch: Sequence[S], missing: Mapping[S, int]) -> list[S]:
-        """Part of a large batch: the utterances that begin or the others, alternating.
+        """Part of a large batch: the utterances that begin, or the others.
 
-        An utterance that begins would shorten the turn of all others.
+        An utterance that begins would shorten the turn of all others, and its first frames do not
+        last until such a turn is over.
         """
         new = [one for one in batch if one.num_made < self._pace.min_frames]
         rest = [one for one in batch if one.num_made >= self._pace.min_frames]
-        self._was_short = bool(new) and not (self._was_short and rest)
-        if self._was_short:
+        if new and (self._num_short < MAX_SHORT or not rest):
+            self._num_short += 1
             return new[:MAX_BATCH]
+        self._num_short = 0
 
         def urgency(one: S) -> tuple[bool, float]:
             return one not in missing, one.read_at if one in missing else one.num_ahead

@@ -69,8 +69,8 @@ class SimulatedUtterance:
         num_unread = self.num_rendered - self.num_read
         return num_unread >= self.num_wanted or self.num_rendered == self.num_frames
 
-    def request_chunk(self) -> None:
-        self.num_wanted = next(self._sizes)
+    def request_chunk(self, now: float) -> None:
+        self.num_wanted, self.read_at = next(self._sizes), now
 
     def make(self, num_frames: int) -> int:
         """Add up to `num_frames` frames and return their number."""
@@ -109,7 +109,7 @@ class SimulatedReplica:
 
     def speak(self, utterance: SimulatedUtterance, late_ms: float = 0.0) -> None:
         """Queue an utterance after half of the host time. `deliver` adds the other half."""
-        utterance.request_chunk()
+        utterance.request_chunk(utterance.requested_ms)
         arrival_ms = utterance.requested_ms + self.figures.host_ms / 2 + late_ms
         self.schedule(arrival_ms, lambda: self._queue(utterance))
 
@@ -193,7 +193,7 @@ class SimulatedReplica:
             utterance.on_end(utterance)
 
     def _request_chunk(self, utterance: SimulatedUtterance) -> None:
-        utterance.request_chunk()
+        utterance.request_chunk(self.now)
         if utterance.is_ready:
             self._deliver_chunk(utterance)
 

@@ -45,7 +45,7 @@ def attend_slots_kernel(
 ):  # fmt: skip
     """Attention of one new token per row to a span of its slot's keys, for one KV head.
 
-    The new token is the first key of the last span. The scores of the watched head are stored, at
+    The block of the last span stores the new token. The scores of the watched head are stored, at
     the slot's positions.
     """
     dtype: tl.constexpr = qkv.dtype.element_ty
@@ -77,16 +77,11 @@ def attend_slots_kernel(
         at = page * page_stride + head * head_stride + (position % CHUNK) * D + d
         tl.store(keys + at, new_k)
         tl.store(values + at, new_v)
-        if position < count:  # not of a row that waits
-            top = tl.sum(q.to(tl.float32) * new_k.to(tl.float32), 1) * softmax_scale
-            tl.store(kept + position + r * 0, top, mask=is_kept)
-            total += 1.0
-            acc += new_v.to(tl.float32)
-    num_old = tl.minimum(count, position)
+    tl.debug_barrier()  # the new token is read back below
     i = tl.arange(0, CHUNK)
-    for chunk in range(span * SPAN, tl.minimum((span + 1) * SPAN, tl.cdiv(num_old, CHUNK))):
+    for chunk in range(span * SPAN, tl.minimum((span + 1) * SPAN, tl.cdiv(count, CHUNK))):
         t = chunk * CHUNK + i
-        is_key = t < num_old
+        is_key = t < count
         base = tl.load(slot_pages + chunk).to(tl.int64) * page_stride + head * head_stride
         k = tl.load(keys + base + i[:, None] * D + d, mask=is_key[:, None], other=0.0)
         v = tl.load(values + base + i[:, None] * D + d, mask=is_key[:, None], other=0.0)

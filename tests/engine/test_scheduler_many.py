@@ -5,7 +5,6 @@ from __future__ import annotations
 from tests.support.scripted_backend import script
 from vivace.engine.scheduler import (
     MAX_BATCH,
-    MAX_SHARED,
     MAX_SHORT,
     PACES,
     EngineLimits,
@@ -33,14 +32,14 @@ def scheduler_of(running: list[Utterance]) -> Scheduler[Utterance]:
 
 
 def test_few_utterances_share_the_turn_of_a_new_one() -> None:
-    old = [waiting(8, 20) for _ in range(MAX_SHARED - 1)]
+    old = [waiting(8, 20) for _ in range(MAX_BATCH - 1)]
     plan = scheduler_of([*old, waiting(1)]).plan()
-    assert len(plan.stepped) == MAX_SHARED
+    assert len(plan.stepped) == MAX_BATCH
     assert plan.num_frames == 1
 
 
 def test_new_utterances_have_short_turns_before_a_turn_of_the_others() -> None:
-    old = [waiting(8, 20) for _ in range(MAX_SHARED)]
+    old = [waiting(8, 20) for _ in range(MAX_BATCH)]
     new = [waiting(1), waiting(2)]
     scheduler = scheduler_of([*old, *new])
     for _ in range(2):  # while more utterances begin
@@ -55,7 +54,7 @@ def test_new_utterances_have_short_turns_before_a_turn_of_the_others() -> None:
 
 def test_short_turns_make_the_shortest_long_turn() -> None:
     """An utterance that begins has as many frames as others get in one turn."""
-    old, new = [waiting(8, 20) for _ in range(MAX_SHARED)], waiting(1)
+    old, new = [waiting(8, 20) for _ in range(MAX_BATCH)], waiting(1)
     scheduler = scheduler_of([*old, new])
     for _ in range(MAX_SHORT):
         plan = scheduler.plan()
@@ -66,7 +65,7 @@ def test_short_turns_make_the_shortest_long_turn() -> None:
 
 
 def test_utterance_with_few_frames_does_not_shorten_the_turn_of_others() -> None:
-    old = [waiting(8, 20) for _ in range(MAX_SHARED)]
+    old = [waiting(8, 20) for _ in range(MAX_BATCH)]
     young = waiting(2, MIN_FRAMES - 1)
     scheduler = scheduler_of([*old, young])
     stepped = [scheduler.plan().stepped for _ in range(MAX_SHORT + 1)]
@@ -74,7 +73,7 @@ def test_utterance_with_few_frames_does_not_shorten_the_turn_of_others() -> None
 
 
 def test_turns_of_new_utterances_follow_each_other_without_others() -> None:
-    new = [waiting(1) for _ in range(MAX_SHARED + 1)]
+    new = [waiting(1) for _ in range(MAX_BATCH + 1)]
     scheduler = scheduler_of(new)
     assert [len(scheduler.plan().stepped) for _ in range(2)] == [len(new), len(new)]
 

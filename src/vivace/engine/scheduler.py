@@ -7,7 +7,7 @@ many frames to make.
   underrun.
 - Where a batched step costs little more than a single one, as on a GPU, all runnable utterances
   share the turn, and frames are also made ahead of their readers.
-- More utterances than `MAX_SHARED` take turns: up to `MAX_SHORT` short turns of those that begin,
+- More utterances than `MAX_BATCH` take turns: up to `MAX_SHORT` short turns of those that begin,
   then a longer turn of the others, of which those whose readers have waited longest come first.
 - On a CPU, where batching gains nothing, a turn steps one utterance: new ones first, then the one
   that has waited longest.
@@ -27,11 +27,8 @@ from vivace.errors import RequestError
 
 Profile = Literal["latency", "balanced", "throughput"]
 MAX_WHILE_OTHERS_WAIT = 4  # frames of a turn that steps one utterance
-MAX_SHARED = 64  # utterances that share a turn; from here on the cost of a step grows with them
-MAX_BATCH = 256  # utterances of a turn
-MAX_SHORT = (
-    3  # turns in a row of utterances that begin: 1, 1 and 2 frames last until their next one
-)
+MAX_BATCH = 256  # utterances of a turn; a larger step costs as much as several
+MAX_SHORT = 3  # turns in a row of utterances that begin: 1, 1 and 2 frames
 
 
 class Schedulable(Protocol):
@@ -203,7 +200,7 @@ class Scheduler(Generic[S]):
         if missing and not self.shares_work:
             return self._plan_one(admitted, missing)
         batch = self._batch(active, missing)
-        if len(batch) > MAX_SHARED:
+        if len(batch) > MAX_BATCH:
             batch = self._divide(batch, missing)
             missing = {one: missing[one] for one in batch if one in missing}
         num_frames = self._num_frames(missing, batch) if batch else 0

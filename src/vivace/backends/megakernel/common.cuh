@@ -190,34 +190,71 @@ struct Ring {
         if (lane == 0) barrier_arrive(empty + 8 * slot);
     }
 
-    // For the warp that fetches: `count` rows of ROW bytes that lie `pitch` bytes apart, TARGET_PITCH bytes apart in the
-    // slot. Without a `policy` for the L2 cache, IS_HINTED is false.
-    template <u32 ROW, u32 TARGET_PITCH, bool IS_HINTED = true>
-    DEVICE_MEMBER void fetch(const void* rows, u32 count, u64 pitch, u32 lane, u64 policy = 0) {
+    // For the warp that fetches: eight rows of DEPTH numbers, `pitch` numbers apart.
+    DEVICE_MEMBER void fetch(const u16* weight, u64 pitch, u32 lane, u64 policy) {
         if (turn > 0) barrier_wait(empty + 8 * slot, (turn - 1) & 1);
         const u32 target = address(slot), ready = full + 8 * slot;
-        const u8* source = reinterpret_cast<const u8*>(rows);
 #if __CUDA_ARCH__ >= 900
         if (lane == 0)
             asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }"
-                         ::"r"(ready), "r"(count * ROW) : "memory");
+                         ::"r"(ready), "r"(ROWS * DEPTH * 2) : "memory");
         __syncwarp();
-#pragma unroll 1
-        for (u32 i = lane; i < count; i += 32)
-            if (IS_HINTED)
-                asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-                             "[%0], [%1], %2, [%3], %4;"
-                             ::"r"(target + i * TARGET_PITCH), "l"(source + i * pitch), "r"(ROW), "r"(ready), "l"(policy)
-                             : "memory");
-            else
-                asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                             ::"r"(target + i * TARGET_PITCH), "l"(source + i * pitch), "r"(ROW), "r"(ready)
-                             : "memory");
+        if (lane < ROWS)
+            asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                         "[%0], [%1], %2, [%3], %4;"
+                         ::"r"(target + lane * ROW_BYTES), "l"(weight + lane * pitch), "r"(2 * DEPTH),
+                           "r"(ready), "l"(policy) : "memory");
 #else
-        for (u32 piece = lane; piece < count * (ROW / 16); piece += 32) {
-            const u32 row = piece / (ROW / 16), within = 16 * (piece % (ROW / 16));
+        for (u32 piece = lane; piece < ROWS * DEPTH / 8; piece += 32) {
+            const u32 row = piece / (DEPTH / 8), within = piece % (DEPTH / 8);
             asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
-                         ::"r"(target + row * TARGET_PITCH + within), "l"(source + row * pitch + within) : "memory");
+                         ::"r"(target + row * ROW_BYTES + 16 * within), "l"(weight + row * pitch + 8 * within)
+                         : "memory");
+        }
+        asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(ready) : "memory");
+#endif
+        advance(1);
+    }
+
+    // Likewise: a chunk in e4m3, which lies in one piece.
+    DEVICE_MEMBER void fetch_fp8(const u8* chunk, u32 lane, u64 policy) {
+        if (turn > 0) barrier_wait(empty + 8 * slot, (turn - 1) & 1);
+        const u32 target = address(slot), ready = full + 8 * slot;
+#if __CUDA_ARCH__ >= 900
+        if (lane == 0) {
+            asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }"
+                         ::"r"(ready), "r"(FP8_CHUNK_BYTES) : "memory");
+            asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                         "[%0], [%1], %2, [%3], %4;"
+                         ::"r"(target), "l"(chunk), "r"(FP8_CHUNK_BYTES), "r"(ready), "l"(policy) : "memory");
+        }
+        __syncwarp();
+#else
+        for (u32 at = 16 * lane; at < FP8_CHUNK_BYTES; at += 16 * 32)
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target + at), "l"(chunk + at) : "memory");
+        asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(ready) : "memory");
+#endif
+        advance(1);
+    }
+
+    // Likewise: `count` vectors of one head that lie one after another.
+    DEVICE_MEMBER void fetch_heads(const u16* vectors, u32 count, u32 lane) {
+        if (turn > 0) barrier_wait(empty + 8 * slot, (turn - 1) & 1);
+        const u32 target = address(slot), ready = full + 8 * slot;
+#if __CUDA_ARCH__ >= 900
+        if (lane == 0)
+            asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }"
+                         ::"r"(ready), "r"(count * HEAD_DIM * 2) : "memory");
+        __syncwarp();
+        for (u32 i = lane; i < count; i += 32)
+            asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                         ::"r"(target + i * HEAD_BYTES), "l"(vectors + i * HEAD_DIM), "r"(2 * HEAD_DIM), "r"(ready)
+                         : "memory");
+#else
+        for (u32 piece = lane; piece < count * HEAD_DIM / 8; piece += 32) {
+            const u32 row = piece / (HEAD_DIM / 8), within = piece % (HEAD_DIM / 8);
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+                         ::"r"(target + row * HEAD_BYTES + 16 * within), "l"(vectors + 8 * piece) : "memory");
         }
         asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(ready) : "memory");
 #endif

@@ -31,9 +31,9 @@ struct Layer {  // what is in e4m3 is cast
 // Numbers k and up of the eight rows from `row` on, which have `depth` of them.
 DEVICE void fetch_chunk(Ring& ring, const u16* weight, u64 row, u32 k, u32 depth, bool is_fp8, u32 lane, u64 policy) {
     if (is_fp8)
-        ring.fetch<FP8_CHUNK_BYTES, FP8_CHUNK_BYTES>(
-            reinterpret_cast<const u8*>(weight) + (row * depth / ROWS + k) / DEPTH * FP8_CHUNK_BYTES, 1, 0, lane, policy);
-    else ring.fetch<2 * DEPTH, ROW_BYTES>(weight + row * depth + k, ROWS, 2 * depth, lane, policy);
+        ring.fetch_fp8(reinterpret_cast<const u8*>(weight) + (row * depth / ROWS + k) / DEPTH * FP8_CHUNK_BYTES, lane,
+                       policy);
+    else ring.fetch(weight + row * depth + k, depth, lane, policy);
 }
 
 DEVICE void fetch_units(Ring& ring, const u16* weight, u32 units, u32 depth, bool is_fp8, u32 lane, u64 policy) {

@@ -114,8 +114,8 @@ DEVICE void fetch_attention(Ring& ring, const KernelArguments& r, const Shared& 
         const Unit unit = find_unit(shared, index);
         const u32 begin = unit.chunk * KEYS, num_old = min(shared.num_keys[unit.row] - 1 - begin, (u32)KEYS);
         const u64 at = unit.page(r, shared, layer, begin);
-        ring.fetch<2 * HEAD_DIM, HEAD_BYTES, false>(r.keys + at, num_old, 2 * HEAD_DIM, lane);
-        ring.fetch<2 * HEAD_DIM, HEAD_BYTES, false>(r.values + at, num_old, 2 * HEAD_DIM, lane);
+        ring.fetch_heads(r.keys + at, num_old, lane);
+        ring.fetch_heads(r.values + at, num_old, lane);
     }
 }
 

@@ -26,7 +26,7 @@ from vivace.serve.errors import RefusedError
 from vivace.serve.settings import ServeSettings
 
 HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?)(:[0-9]{1,5})?")
-PUBLIC = ("/", "/docs", "/health", "/health/live", "/health/ready", "/favicon.ico")
+PUBLIC = ("/", "/health", "/health/live", "/health/ready", "/favicon.ico")
 PUBLIC_FOLDERS = ("/page/",)
 LISTS = {"/v1", "/v1/models", "/v1/audio/models"}
 LISTS |= {"/v1/audio/voices", "/v1/voices", "/v2/voices"}

@@ -137,7 +137,8 @@ def test_api_key_is_requested_and_sent_everywhere(launched: Any, tmp_path: Any) 
         key = page.tab.get_by_label("This server asks for a key")
         key.wait_for()
         assert (page.status, page.error) == ("A key is needed.", "")
-        assert httpx.get(f"{server.url}/docs").status_code == 200  # a link cannot send a key
+        assert httpx.get(f"{server.url}/docs").status_code == 401
+        assert not page.tab.is_visible("#reference")  # a link cannot send the key
         key.fill("wrong")
         page.button("Use key").click()
         page.wait(lambda: page.error == "The server does not accept this key.")

@@ -37,6 +37,7 @@ function fail(error, place = "error") {
 
 function askKey(isAsked) {
 	$("key-toggle").hidden = false;
+	$("reference").hidden = true; // it needs the key too, and a link cannot send it
 	$("key-form").hidden = !isAsked;
 	$("key-toggle").ariaExpanded = String(isAsked);
 	if (isAsked) $("key").focus();

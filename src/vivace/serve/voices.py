@@ -32,19 +32,18 @@ OPENAI_NAMES = {
 FEMALE = ("vivian", "serena", "ono_anna", "sohee")
 EMBEDDED_VOICES = {"female": "heart", "male": "michael"}
 SPEAKERS = (*FEMALE, "uncle_fu", "dylan", "eric", "ryan", "aiden")
-# Shown beside the presets. Those of the released speakers are Qwen's own.
-PRESET_DESCRIPTIONS = {
+PRESET_DESCRIPTIONS = {  # shown beside the presets
     "heart": "Warm American woman",
     "michael": "Calm American man",
-    "vivian": "Bright, slightly edgy young woman, Chinese",
-    "serena": "Warm, gentle young woman, Chinese",
-    "uncle_fu": "Seasoned man, low and mellow, Chinese",
-    "dylan": "Youthful, clear man, Beijing Chinese",
-    "eric": "Lively, slightly husky man, Sichuan Chinese",
-    "ryan": "Dynamic man with strong rhythm, English",
-    "aiden": "Sunny American man, English",
-    "ono_anna": "Playful, light woman, Japanese",
-    "sohee": "Warm woman with rich emotion, Korean",
+    "vivian": "Young woman, Chinese",
+    "serena": "Gentle young woman, Chinese",
+    "uncle_fu": "Older man, Chinese",
+    "dylan": "Young man, Beijing Chinese",
+    "eric": "Young man, Sichuan Chinese",
+    "ryan": "Man, English",
+    "aiden": "Man, American English",
+    "ono_anna": "Young woman, Japanese",
+    "sohee": "Woman, Korean",
 }
 DESCRIPTION_SUFFIX = ".description.json"
 MAX_DESCRIPTION_CHARS = 2_000

@@ -33,6 +33,14 @@ FEW = settings(
     suppress_health_check=list(HealthCheck),
 )
 MANY = settings(FEW, max_examples=450)
+
+
+@schemathesis.serializer("audio/pcm")
+def write_bytes(context: object, value: object) -> bytes:
+    """Send generated samples as they are, and other values as JSON."""
+    return value if isinstance(value, bytes) else json.dumps(value).encode()
+
+
 MODES = [GenerationMode.POSITIVE, GenerationMode.NEGATIVE]
 
 

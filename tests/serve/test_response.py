@@ -210,7 +210,7 @@ def test_failure_of_one_stream_changes_no_byte_of_another(house: House) -> None:
     assert results == [alone] * 4
 
 
-# -- who leaves -----------------------------------------------------------------------------------
+# -- clients that disconnect ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fields", [{}, {"stream_format": "sse"}, {"stream": False}])
@@ -297,7 +297,7 @@ def test_run_while_connected_raises_errors_and_passes_cancellation() -> None:
     asyncio.run(check())
 
 
-# -- who does not read ----------------------------------------------------------------------------
+# -- clients that do not read --------------------------------------------------------------------
 
 
 def test_client_that_does_not_read_is_disconnected_alone(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ many frames to make.
   underrun.
 - Where a batched step costs little more than a single one, as on a GPU, all runnable utterances
   share the turn, and frames are also made ahead of their readers.
-- More utterances than `MAX_BATCH` take turns: up to `MAX_SHORT` short turns of those that begin,
-  then a longer turn of the others, of which those whose readers have waited longest come first.
+- More than `MAX_BATCH` utterances take turns. Up to `MAX_SHORT` short turns step those that begin.
+  Then a longer turn steps the others whose readers have waited longest.
 - On a CPU, where batching gains nothing, a turn steps one utterance: new ones first, then the one
   that has waited longest.
 - An utterance is paused while its client has not read the frames that may be made ahead.

@@ -64,13 +64,14 @@ def read_httpx(url: str, body: dict[str, Any]) -> bytes:
 
 
 def read_openai(url: str, body: dict[str, Any]) -> bytes:
-    client = openai.OpenAI(
-        api_key="none", base_url=url.removesuffix("/audio/speech"), max_retries=0
-    )
+    base_url = url.removesuffix("/audio/speech")
     body = {"model": "tts-1", "voice": "alloy", **body}
     extra = {name: body.pop(name) for name in ("seed",) if name in body}
     try:
-        with client.audio.speech.with_streaming_response.create(**body, extra_body=extra) as answer:
+        with (
+            openai.OpenAI(api_key="none", base_url=base_url, max_retries=0) as client,
+            client.audio.speech.with_streaming_response.create(**body, extra_body=extra) as answer,
+        ):
             return b"".join(answer.iter_bytes())
     except Exception as error:  # of its bundled library
         raise Broken from error
@@ -89,7 +90,8 @@ def read_urllib(url: str, body: dict[str, Any]) -> bytes:
 def read_requests(url: str, body: dict[str, Any]) -> bytes:
     requests = pytest.importorskip("requests")
     try:
-        return bytes(requests.post(url, json=body, timeout=LIMIT_S).content)
+        with requests.post(url, json=body, timeout=LIMIT_S, stream=True) as response:
+            return bytes(response.content)
     except requests.RequestException as error:
         raise Broken from error
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from vivace.cli.light import import_torch
 from vivace.cli.server_messages import ServerMessages
 from vivace.cli.server_options import HTTP_ONLY
-from vivace.cli.streams import plain
+from vivace.cli.streams import printable
 from vivace.errors import EngineLostError, RequestError, TTSError, install_command
 from vivace.serve.logs import log_to_stderr, show_events
 from vivace.serve.settings import (
@@ -80,7 +80,7 @@ def _serve(settings: ServeSettings, *, has_http: bool = True) -> int:
     # With text logs, events before "ready" are shown only with --verbose.
     show_events(is_quiet=settings.log_format == "text" and not settings.verbose)
     _allow_files(settings.max_connections * (has_http + (settings.wyoming_port is not None)))
-    messages.say(f"loading {', '.join(plain(spec.name) for spec in settings.models)}")
+    messages.say(f"loading {', '.join(printable(spec.name) for spec in settings.models)}")
     return _run(ServeContext.create(settings), messages, has_http=has_http)
 
 
@@ -171,7 +171,7 @@ def _example(url: str, context: ServeContext) -> str:
     able = [name for name in models.names if (voices := models.voices(name)) and voices.can_speak]
     if not able:
         return f"{curl}/voices{key} -F name=me -F audio_sample=@me.wav"
-    fields = json.dumps({"model": plain(able[0]), "input": "Hello.", "voice": "alloy"})
+    fields = json.dumps({"model": printable(able[0]), "input": "Hello.", "voice": "alloy"})
     fields = fields.replace("'", r"'\''")
     return f"{curl}/speech{key} -H 'Content-Type: application/json' -d '{fields}' -o hello.mp3"
 

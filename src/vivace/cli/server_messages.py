@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from vivace.cli.streams import plain, tell
+from vivace.cli.streams import print_stderr, printable
 from vivace.errors import TTSError
 from vivace.serve.logs import FIELDS
 from vivace.serve.settings import ServeSettings
@@ -25,9 +25,9 @@ class ServerMessages:
     def say(self, words: str, *, level: int = logging.INFO, **fields: Any) -> None:
         """Print a line; `fields` appear in JSON only."""
         if self._is_json:
-            log.log(level, "%s", plain(words), extra={FIELDS: fields})
+            log.log(level, "%s", printable(words), extra={FIELDS: fields})
         else:
-            tell(words)
+            print_stderr(words)
 
     def warn(self, words: str, **fields: Any) -> None:
         prefix = "" if self._is_json else "warning: "
@@ -36,25 +36,25 @@ class ServerMessages:
     def fail(self, error: TTSError) -> None:
         prefix = "" if self._is_json else "vivace: "
         fields = {"error": type(error).__name__}
-        self.say(f"{prefix}{plain(error)}", level=logging.ERROR, **fields)
+        self.say(f"{prefix}{printable(error)}", level=logging.ERROR, **fields)
 
     def show_settings(self, settings: ServeSettings, names: Iterable[str]) -> None:
         """Print all settings with `--verbose`, or the settings that differ from their defaults."""
         shown = {name: value for name, value in settings.describe().items() if name in {*names}}
         if settings.verbose and not self._is_json:
             for name, value in shown.items():
-                tell(f"{name:<28} {plain(value)}")
+                print_stderr(f"{name:<28} {printable(value)}")
             return
         if not settings.verbose:
             shown = {name: shown[name] for name in settings.changed() if name in shown}
         if shown:
-            listed = ", ".join(f"{name} {plain(value)}" for name, value in shown.items())
+            listed = ", ".join(f"{name} {printable(value)}" for name, value in shown.items())
             self.say(f"settings: {listed}", settings=shown)
 
     def show_drain(self, num_streams: int, timeout_s: float, number: int) -> None:
         """Report at a signal that `num_streams` running streams are finished first."""
         if sys.stderr.isatty() and not self._is_json:
-            tell("")  # the terminal has printed ^C
+            print_stderr("")  # the terminal has printed ^C
         if not num_streams:
             return
         is_interrupt = number == signal.SIGINT

@@ -111,6 +111,3 @@ def _redirect_to_null(stream: IO[Any]) -> None:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())
         os.close(null)
-
-
-tell, plain = print_stderr, printable  # names used by the server commands

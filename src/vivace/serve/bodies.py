@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+from abc import ABC, abstractmethod
 from typing import Any
 
 from vivace.serve.errors import Failure
@@ -28,13 +29,14 @@ class SpeechBody:
         return b""
 
 
-class JsonLines(SpeechBody):
+class JsonLines(SpeechBody, ABC):
     """A JSON object on a line for every piece of audio."""
 
     content_type = "application/json"
 
+    @abstractmethod
     def as_json(self, audio: bytes, words: Words, *, is_last: bool) -> dict[str, Any]:
-        raise NotImplementedError
+        """The object of one line."""
 
     def write(self, audio: bytes, words: Words) -> bytes:
         return self._line(audio, words) if audio or words else b""

@@ -34,6 +34,12 @@ def num_running(server: Running) -> int:
     return sum(model.tts.engine.num_running for model in server.context.models.loaded())
 
 
+def milliseconds(page: Driver, name: str) -> int:
+    number, unit = str(page.tab.text_content(f"#{name}")).split()
+    assert unit == "ms"
+    return int(number)
+
+
 def test_speak_button_plays_the_speech(server: Running, page: Driver) -> None:
     page.open(f"{server.url}/#seed={SHORT}")
     assert page.num_loud == 0
@@ -43,9 +49,18 @@ def test_speak_button_plays_the_speech(server: Running, page: Driver) -> None:
         page.num_loud > 0.6 * 12 * SAMPLES_PER_FRAME
     )  # on a busy machine the recorder loses some samples
     assert page.pitch_hz == pytest.approx(440, rel=0.08)
-    assert page.tab.text_content("#first-audio").endswith(" ms")
+    assert milliseconds(page, "audible") == milliseconds(page, "first-audio")
     assert page.tab.text_content("#real-time").endswith("×")
     assert page.tab.text_content("#clock").endswith("1.0 s")
+    page.check()
+
+
+def test_audible_counts_the_silence_before_the_first_sound(server: Running, page: Driver) -> None:
+    page.open(f"{server.url}/#seed={SHORT}")
+    page.say("[pause 1s] Hello.")
+    page.wait(lambda: page.status.startswith("Spoken"))
+    silence = milliseconds(page, "audible") - milliseconds(page, "first-audio")
+    assert silence == pytest.approx(1_000, abs=25)  # in steps of 20 ms
     page.check()
 
 

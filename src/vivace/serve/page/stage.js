@@ -1,11 +1,13 @@
 // The stage: waveform, playing word, transport and figures of the current item. It is shown once
 // there is audio. An item is {track, text, settings}, and with it what was measured.
 import { ApiError, encode } from "./api.js";
+import { PEAK_S } from "./audio.js";
 import { $, clearErrors, make, put, say, showError } from "./dom.js";
 import { clockTime } from "./history.js";
 import { Wave } from "./wave.js";
 
 const VOLUME_STORE = "vivace.volume";
+const AUDIBLE_PEAK = 10 ** (-50 / 20); // -50 dBFS, as in the server's `audible_ms`
 
 export class Stage {
 	// `isBusy()`: whether a request, playback or live speech is active.
@@ -49,7 +51,17 @@ export class Stage {
 	grow(item, bytes) {
 		item.track.add(new Int16Array(bytes.buffer ?? bytes));
 		item.lastAt = performance.now();
+		if (item.audibleAt === undefined && this.audiblePeak(item) >= 0) item.audibleAt = item.lastAt;
 		this.redraw();
+	}
+
+	audiblePeak({ track }) { return track.peaks.findIndex((peak) => peak > AUDIBLE_PEAK); }
+
+	// Milliseconds until the first audible sample was there and playback reached it. Undefined: not yet.
+	audible(item) {
+		const { began, firstAudio, audibleAt } = item;
+		if (!firstAudio || audibleAt === undefined) return undefined;
+		return Math.max(audibleAt - began, firstAudio + 1000 * PEAK_S * this.audiblePeak(item));
 	}
 
 	end(item) {
@@ -122,7 +134,9 @@ export class Stage {
 		const { track, firstAudio, lastAt, began, isLive, words } = this.item, at = this.player.position;
 		const { isPlaying, state: { isWaiting, gaps } } = this.player;
 		const times = lastAt && !isLive ? (1000 * track.seconds) / (lastAt - began) : 0;
-		put("first-audio", firstAudio ? `${Math.round(firstAudio)} ms` : "–");
+		const milliseconds = (time) => (time ? `${Math.round(time)} ms` : "–");
+		put("first-audio", milliseconds(firstAudio));
+		put("audible", milliseconds(this.audible(this.item)));
 		put("real-time", times ? `${times.toFixed(1)}×` : isLive ? "live" : "–");
 		put("buffer", isPlaying ? (isWaiting ? "waiting" : `${(track.seconds - at).toFixed(1)} s`)
 			: gaps && !isLive ? `${gaps} gap${gaps > 1 ? "s" : ""}` : "no gaps"); // in live mode gaps come from pauses in typing

@@ -127,6 +127,7 @@ def parts_ms(backend: CudaGraphBackend, batch: int, num_positions: int) -> dict[
     position = torch.full((batch,), num_positions, device=CUDA)
     place = KvPositions(torch.arange(batch, device=CUDA), position, position + 1, num_positions + 1)
     draws = default_draws(batch)
+    torch.cuda.synchronize()  # the backend's stream does not wait for the default stream
     with backend.graphs.on_stream():
         return {
             "talker_ms": round(time_graph(lambda: layers.read(x, place)), 4),

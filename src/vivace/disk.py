@@ -33,6 +33,11 @@ class NameInUseError(FileExistsError):
     """Another process is writing a file with this name."""
 
 
+def user_cache() -> Path:
+    """Vivace's folder for files that can be made again."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vivace"
+
+
 class AtomicFile:
     """A file that `commit` moves to `path`; an existing file stays until then. Raises OSError.
 

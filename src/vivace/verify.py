@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vivace.audio.resample import resample
+from vivace.disk import user_cache
 from vivace.errors import CheckpointError, RequestError, install_command
 from vivace.text.normalize import normalize_text
 
@@ -139,8 +140,7 @@ def _whisper_folder() -> Path:
     """The folder of the model. The two halves from the packages are joined once."""
     digest = hashlib.sha256("".join(WHISPER_FILES.values()).encode()).hexdigest()
     # Not a shared temporary folder: other users could place weights there.
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vivace"
-    folder = cache / f"whisper-base-{digest[:12]}"
+    folder = user_cache() / f"whisper-base-{digest[:12]}"
     if (folder / "model.bin").exists():
         return folder
     folders = [package_file(package, "data") for package in WHISPER_PACKAGES]

@@ -9,13 +9,12 @@ import contextlib
 import ctypes
 import hashlib
 import importlib.util
-import os
 from collections.abc import Iterator, Sequence
 from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
 from functools import cache
 from pathlib import Path
 
-from vivace.disk import write_whole
+from vivace.disk import user_cache, write_whole
 from vivace.errors import BackendUnavailableError
 
 
@@ -100,8 +99,7 @@ def _check(compiler: ctypes.CDLL, result: int) -> None:
 
 
 def _folder() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "vivace" / "kernels"
+    return user_cache() / "kernels"
 
 
 def _keep(path: Path, code: bytes) -> None:

@@ -1,0 +1,1 @@
+"""The `cpu` backend: talker and predictor in C++, compiled at first use."""

@@ -1,0 +1,187 @@
+"""Compiling and loading the C++ library: cache, prebuilt library, failures."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from vivace.backends.cpu import build
+from vivace.disk import user_cache
+from vivace.errors import BackendUnavailableError
+
+PATIENCE_S = 300.0  # a busy machine compiles slowly
+SOURCE = '#include "api.h"\nVIVACE_API const char* vivace_source_hash()'
+GOOD = SOURCE + " { return VIVACE_SOURCE_HASH; }\n"
+
+pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+
+Load = Callable[[], ctypes.CDLL]
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small set of sources and an empty cache."""
+    folder = tmp_path / "native"
+    folder.mkdir()
+    shutil.copy(build.SOURCES / "api.h", folder)
+    (folder / "library.cpp").write_text(GOOD, "utf-8")
+    monkeypatch.setattr(build, "SOURCES", folder)
+    monkeypatch.setattr(build, "PREBUILT", folder / "vivace_cpu.so")
+    monkeypatch.setattr(build, "TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("CXX", raising=False)
+    return folder
+
+
+@pytest.fixture
+def load(sources: Path) -> Load:
+    return build.load_library.__wrapped__  # without the process's result
+
+
+def cached() -> list[Path]:
+    return sorted((user_cache() / "kernels").glob("*.so"))
+
+
+def test_library_is_compiled_once(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    load()
+    [path] = cached()
+    monkeypatch.setattr(build, "build_library", None)  # a second call would fail
+    load()
+    assert cached() == [path]
+
+
+def test_changed_source_is_compiled_again(load: Load, sources: Path) -> None:
+    load()
+    (sources / "more.cpp").write_text('#include "api.h"\nVIVACE_API int more() { return 7; }\n')
+    assert load().more() == 7
+    assert len(cached()) == 2
+
+
+def test_changed_compiler_is_used(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load()
+    wrapper = tmp_path / "my-compiler"
+    wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("c++")} "$@"\n')
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("CXX", str(wrapper))
+    load()
+    assert len(cached()) == 2
+
+
+@pytest.mark.parametrize("content", [b"", b"not a library"])
+def test_damaged_cached_library_is_compiled_again(load: Load, content: bytes) -> None:
+    name = f"cpu-{build._recipe_hash(build._find_compiler())}.so"
+    path = user_cache() / "kernels" / name
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    load()
+    assert cached() == [path]
+    assert path.stat().st_size > 1000
+
+
+def test_prebuilt_library_is_used_without_a_compiler(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build.build_library("c++", build.PREBUILT, PATIENCE_S)
+    monkeypatch.setenv("PATH", "")
+    load()
+    assert not cached()
+
+
+def test_prebuilt_library_of_other_sources_is_ignored(load: Load, sources: Path) -> None:
+    build.build_library("c++", build.PREBUILT, PATIENCE_S)
+    (sources / "more.cpp").write_text('#include "api.h"\nVIVACE_API int more() { return 7; }\n')
+    assert load().more() == 7
+
+
+def test_missing_compiler_is_named(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(BackendUnavailableError, match=r"no C\+\+ compiler.*install"):
+        load()
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(BackendUnavailableError, match="CXX is 'no-such-compiler'"):
+        load()
+
+
+def test_compiler_error_is_reported_and_nothing_is_cached(load: Load, sources: Path) -> None:
+    (sources / "broken.cpp").write_text("int broken() { return nowhere; }\n", "utf-8")
+    with pytest.raises(BackendUnavailableError, match="nowhere"):
+        load()
+    assert not cached()
+
+
+def test_rejected_instruction_set_leaves_the_other_files(
+    load: Load, sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = {build.machine_name(): {"future": ("-mno-such-instructions",)}}
+    monkeypatch.setattr(build, "TARGET_FLAGS", flags)
+    (sources / "extra_future.cpp").write_text('#include "api.h"\nVIVACE_API int f() { return 5; }')
+    assert load().f() == 5
+
+
+def test_slow_compiler_is_stopped_at_the_timeout(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = tmp_path / "slow-compiler"
+    slow.write_text("#!/bin/sh\nexec sleep 600\n")
+    slow.chmod(0o755)
+    monkeypatch.setenv("CXX", str(slow))
+    monkeypatch.setattr(build, "TIMEOUT_S", 0.2)
+    with pytest.raises(BackendUnavailableError, match="too long"):
+        load()
+
+
+def test_unwritable_cache_is_reported(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(BackendUnavailableError, match="cannot be written"):
+        load()
+
+
+def test_failed_build_is_logged_once(
+    load: Load, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    build._refusal.cache_clear()
+    build.load_library.cache_clear()
+    try:
+        with caplog.at_level(logging.WARNING):
+            reasons = [build.find_refusal() for _ in range(3)]
+    finally:
+        build._refusal.cache_clear()
+    assert reasons[0] is not None
+    assert reasons == reasons[:1] * 3
+    assert len(caplog.records) == 1
+
+
+def test_two_processes_compile_at_once(load: Load, sources: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from vivace.backends.cpu import build\n"
+        "build.SOURCES = Path(sys.argv[1]); build.PREBUILT = build.SOURCES / 'none'\n"
+        f"build.TIMEOUT_S = {PATIENCE_S}\n"
+        "build.load_library()\n"
+    )
+    command = [sys.executable, "-c", script, str(sources)]
+    processes = [subprocess.Popen(command, env=os.environ.copy()) for _ in range(2)]
+    assert [process.wait(PATIENCE_S) for process in processes] == [0, 0]
+    [path] = cached()
+    assert not list(path.parent.glob(".vivace-*"))
+    load()
+
+
+def test_library_of_the_package_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All sources, without warnings."""
+    monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-Werror"))
+    build.build_library("c++", tmp_path / "library.so", PATIENCE_S)
+    build._open(tmp_path / "library.so")

@@ -6,6 +6,7 @@ is most similar to the continuation of the previous segment.
 
 from __future__ import annotations
 
+from functools import cached_property
 from numbers import Real
 
 import numpy as np
@@ -28,13 +29,17 @@ class SpeedChanger:
         self.speed = check_speed(speed)
         self._overlap = max(1, round(OVERLAP_S * sample_rate))
         self._reach = round(REACH_S * sample_rate)
-        phase = (np.arange(self._overlap) + 0.5) / self._overlap
-        self._fade_in: Samples = np.sin(phase * np.pi / 2).astype(np.float32) ** 2
         self._input = np.zeros(0, np.float32)  # from sample `_start` on
         self._start = 0
         self._num_in = self._num_pieces = self._num_out = 0
         self._tail: Samples | None = None  # input that continues the previous segment
         self._is_finished = False
+
+    @cached_property
+    def _fade_in(self) -> Samples:
+        phase = (np.arange(self._overlap) + 0.5) / self._overlap
+        fade: Samples = np.sin(phase * np.pi / 2).astype(np.float32) ** 2
+        return fade
 
     def process(self, samples: Samples) -> Samples:
         """Add samples [n] and return the output that is final."""

@@ -242,4 +242,6 @@ def skip_spaces(text: str, start: int) -> int:
 
 def count_line_ends(spaces: str) -> int:
     """The number of line ends in white space; a paragraph separator counts twice."""
+    if spaces == " ":  # almost all gaps
+        return 0
     return len(_LINE_END.findall(spaces)) + spaces.count("\u2029")

@@ -20,12 +20,12 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 FLOORS = {
     "errors": 0, "speech": 0, "live_text": 0, "disk": 0, "checkpoint_files": 0, "_version": 0,
     "model": 1, "audio": 1, "text": 1, "sampling": 1, "device": 1, "hub": 1,
-    "checkpoint": 2, "voices": 2, "verify": 2,
+    "checkpoint": 2, "voices": 2, "verify": 2, "adapter": 2,
     "prompt": 3, "dialogue": 3, "options": 3,
     "backends": 4, "script": 4, "timing": 4,
     "engine": 5,
     "tts": 6, "plan": 6,
-    "compat": 7, "serve": 7, "integrations": 7, "books": 7,
+    "compat": 7, "serve": 7, "integrations": 7, "books": 7, "finetune": 7,
     "cli": 8,
     "__main__": 9,
 }  # fmt: skip
@@ -43,7 +43,7 @@ NARROW = {  # packages that may import less than all lower layers
 }
 HOMES = {  # third-party packages and the only packages that may import them
     "huggingface_hub": {"hub"},
-    "safetensors": {"checkpoint", "voices"},
+    "safetensors": {"checkpoint", "voices", "adapter", "finetune"},
     "tokenizers": {"text"},
     "faster_whisper": {"verify"},
     "soundfile": {"audio"},

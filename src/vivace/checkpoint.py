@@ -7,6 +7,7 @@ unknown, mis-shaped and non-finite tensors raise CheckpointError, which names th
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ __all__ = ["EMBEDDED", "RELEASED", "Checkpoint", "find_folder", "load_codec", "r
 SPEAKER_ENCODER = "speaker_encoder."  # prefix of the speaker encoder's tensors
 PICKLES = ("pytorch_model.bin", "model.pt", "model.pth", "model.bin")
 MAX_TOKENS = 2**31 - 1
+CPU = torch.device("cpu")
 MAX_LISTED = 5  # names in one error message
 
 C = TypeVar("C")
@@ -85,10 +87,31 @@ class Checkpoint:
             )
         return tokenizer
 
+    def digest(self) -> str:
+        """SHA-256 of the first row of every tensor of the model, as stored."""
+        digest = hashlib.sha256()
+        with ExitStack() as stack:
+            for name, source in sorted(_open_shards(self.folder, CPU, stack).items()):
+                if not name.startswith(SPEAKER_ENCODER):
+                    digest.update(name.encode())
+                    row = source.get_slice(name)[:1].contiguous().view(torch.uint8)
+                    digest.update(row.numpy().tobytes())
+        return digest.hexdigest()
+
+    def load_plain_model(self, device: torch.device, dtype: torch.dtype) -> Qwen3TTS:
+        """The model before its products are fused, with one parameter for each tensor."""
+        return _load_module(Qwen3TTS, check_model, self.config, self.folder, device, dtype)
+
     def load_model(
-        self, device: torch.device, dtype: torch.dtype, weights: Weights = "full"
+        self,
+        device: torch.device,
+        dtype: torch.dtype,
+        weights: Weights = "full",
+        change: Callable[[Qwen3TTS], None] | None = None,  # before weights are fused and rounded
     ) -> Qwen3TTS:
-        model = _load_module(Qwen3TTS, check_model, self.config, self.folder, device, dtype)
+        model = self.load_plain_model(device, dtype)
+        if change is not None:
+            change(model)
         fuse(model)
         if weights == "fp8":
             round_weights(model)

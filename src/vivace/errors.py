@@ -11,8 +11,10 @@ TTSError
 │   │   ├── TextTooLongError
 │   │   └── UnsupportedTextError     the loaded checkpoint cannot read its letters
 │   ├── LexiconError                 a lexicon cannot be read
+│   ├── TrainingDataError            recordings or settings that cannot be trained on
 │   └── RefusedError                 the server's, with an HTTP status (serve/errors.py)
 ├── CheckpointError                  the model's files are missing or invalid
+│   └── AdapterError                 an adapter is damaged or belongs to another checkpoint
 ├── VoiceStoreError (RuntimeError)   the store of a shared voice library is unreachable
 ├── AudioError (ValueError)          audio cannot be read or written
 │   └── OutputExistsError (FileExistsError)   the output file exists
@@ -94,8 +96,16 @@ class LexiconError(RequestError):
     """A lexicon cannot be read. The message names the file, the line and the reason."""
 
 
+class TrainingDataError(RequestError):
+    """The recordings or the settings of a fine-tuning run cannot be used."""
+
+
 class CheckpointError(TTSError):
     """The model's files are missing, damaged or of another kind."""
+
+
+class AdapterError(CheckpointError):
+    """An adapter is missing, damaged, or belongs to another checkpoint."""
 
 
 class VoiceStoreError(TTSError, RuntimeError):

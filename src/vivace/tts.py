@@ -6,6 +6,7 @@ with TTS.load("Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice") as tts:
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import typing
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from vivace.adapter import Adapter
 from vivace.audio.clip import Audio
 from vivace.audio.files import AudioSource, read_audio
 from vivace.backends import Capacity, build_backend
@@ -86,6 +88,7 @@ class TTS:
         offline: bool = False,
         split_camel_case: bool = False,
         lexicon: LexiconSource | None = None,
+        adapter: str | Path | None = None,
     ) -> TTS:
         """Load a checkpoint, or the embedded voice.
 
@@ -115,23 +118,26 @@ class TTS:
                 local folder.
             lexicon: Pronunciations for every text: a .toml or .csv file, a mapping of words to
                 respellings, or a `Lexicon` (docs/text.md).
+            adapter: A file of `vivace finetune` to merge into the weights of its base. Its speakers
+                become presets, the first one the default voice (docs/finetuning.md).
         """
         words = None if lexicon is None else Lexicon.of(lexicon)
         limits = EngineLimits(max_streams, max_queue, profile=profile)
         capacity = Capacity(max_streams, max_frames, codec_precision)
         check_weights(weights)
+        merged = None if adapter is None else Adapter.load(adapter)
         pick_dtype(dtype, pick_device(device))  # reject impossible values before a download
         folder = find_folder(
             name_or_folder, revision=revision, cache_dir=cache_dir, offline=offline
         )
-        checkpoint = _open_checkpoint(folder, words)
+        checkpoint = _open_checkpoint(folder, words, merged)
         where = pick_device(device, checkpoint.num_bytes if backend == "auto" else None)
 
         def build(model: Qwen3TTS, codec: Codec) -> Backend:
             return build_backend(backend, model, codec, capacity)
 
         loaded = load_checkpoint(
-            checkpoint, build, where, dtype, weights, threads, limits, split_camel_case
+            checkpoint, build, where, dtype, weights, threads, limits, split_camel_case, merged
         )
         log.info("loaded %r", tts := cls(loaded, words))
         return tts
@@ -377,9 +383,12 @@ class TTS:
         self.close()
 
 
-def _open_checkpoint(folder: Path, lexicon: Lexicon | None) -> Checkpoint:
+def _open_checkpoint(folder: Path, lexicon: Lexicon | None, adapter: Adapter | None) -> Checkpoint:
     """Raises LexiconError for entries of a language that the checkpoint does not know."""
     checkpoint = Checkpoint.open(folder)
+    if adapter is not None:
+        adapter.check_base(checkpoint.digest(), folder.name)
+        checkpoint = dataclasses.replace(checkpoint, config=adapter.extend(checkpoint.config))
     if lexicon is not None:
         lexicon.check_languages(checkpoint.config.talker_config.codec_language_id)
     return checkpoint

@@ -27,12 +27,14 @@ HELP = {  # where the documentation for Python does not fit the command line
 NOT_FLAGS = {"voice", "split", "guard", "trim", "trim_start", "timings"}  # set by the commands
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
+def add_model(parser: argparse.ArgumentParser, *, has_adapter: bool = False) -> None:
     group = parser.add_argument_group("model")
     default = "default: $VIVACE_MODEL or the embedded voice"
     add_option(group, "--model", "NAME|FOLDER", f"Hugging Face id or checkpoint folder; {default}")
     add_option(group, "--revision", "REVISION", "branch, tag or commit of a Hugging Face id")
     add_option(group, "--offline", None, "use only files in the local cache")
+    if has_adapter:
+        add_option(group, "--adapter", "FILE", "adapter of `vivace finetune` for this model")
 
 
 def add_machine(parser: argparse.ArgumentParser) -> None:
@@ -69,12 +71,12 @@ def add_speech(
         group.add_argument(
             f"--{name.replace('_', '-')}",
             default=defaults.get(name),
-            help=HELP.get(name) or _help(documentation, defaults.get(name, field.default)),
-            **_flag(name, kind),
+            help=HELP.get(name) or help_text(documentation, defaults.get(name, field.default)),
+            **flag(name, kind),
         )
 
 
-def _flag(name: str, kind: Any) -> dict[str, Any]:
+def flag(name: str, kind: Any) -> dict[str, Any]:
     """How argparse parses an option of this type."""
     kinds = [each for each in get_args(kind) if each is not NoneType] or [kind]
     if kind is bool:
@@ -90,7 +92,7 @@ def _flag(name: str, kind: Any) -> dict[str, Any]:
     return {"metavar": METAVARS.get(name, name.upper())}
 
 
-def _help(documentation: str, default: object) -> str:
+def help_text(documentation: str, default: object) -> str:
     """The documentation of an option as a line of help."""
     text = documentation.rstrip(".").replace("`", "").replace("None:", "default:")
     if isinstance(default, str | float) and not isinstance(default, bool):

@@ -67,4 +67,5 @@ def load_model(
             max_streams=max_streams,
             revision=None if model else arguments.revision,
             offline=arguments.offline,
+            adapter=None if model else getattr(arguments, "adapter", None),
         )

@@ -87,7 +87,8 @@ def _row(voice: Voice) -> tuple[str, ...]:
 
 
 def list_speakers(arguments: argparse.Namespace) -> None:
-    from vivace.checkpoint import Checkpoint, find_folder  # imports torch
+    from vivace.adapter import Adapter  # imports torch
+    from vivace.checkpoint import Checkpoint, find_folder
 
     folder = find_folder(
         model_name(arguments),
@@ -96,6 +97,8 @@ def list_speakers(arguments: argparse.Namespace) -> None:
         cache_dir=None,
     )
     config = Checkpoint.open(folder).config
+    if arguments.adapter is not None:
+        config = Adapter.load(arguments.adapter).extend(config)
     speakers = sorted(config.talker_config.spk_id)
     languages = [AUTO_LANGUAGE, *sorted(config.talker_config.codec_language_id)]
     kind = config.tts_model_type

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from vivace.adapter import Adapter
 from vivace.audio.sandbox import Sandbox
 from vivace.backends.base import Backend
 from vivace.checkpoint import Checkpoint
@@ -118,12 +119,14 @@ def load_checkpoint(
     threads: int | None,  # None: the number that suits the model
     limits: EngineLimits,
     split_camel_case: bool,
+    adapter: Adapter | None = None,  # of this checkpoint, whose configuration it has extended
 ) -> LoadedCheckpoint:
     """Load the weights and start the engine. `TTS.load` documents the arguments."""
     tokenizer = checkpoint.load_tokenizer(split_camel_case=split_camel_case)
     threads = pick_threads(threads, device, checkpoint.num_bytes)
     with use_threads(threads):
-        model = checkpoint.load_model(device, pick_dtype(dtype, device), weights)
+        change = () if adapter is None else (adapter.apply,)
+        model = checkpoint.load_model(device, pick_dtype(dtype, device), weights, *change)
         codec = checkpoint.load_codec(device)
         rebuild = partial(build, model, codec)
         first = rebuild()

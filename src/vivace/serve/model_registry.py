@@ -44,7 +44,7 @@ class ModelRegistry:
     ) -> None:
         self._settings, self._metrics = settings, metrics
         self._load = load or self._load_tts
-        self._entries = {spec.name: ModelEntry(spec) for spec in settings.models}
+        self._entries = {spec.name: ModelEntry(spec) for spec in settings.served_models}
         self._library = open_library(settings.voices)
         self._lexicon: Any = settings.lexicon  # a path until the first load, then its content
         self._tasks: set[asyncio.Task[None]] = set()
@@ -221,6 +221,7 @@ class ModelRegistry:
             lexicon=self._lexicon,
             revision=settings.revision if spec.source is not None else None,
             offline=settings.offline,
+            adapter=spec.adapter,
         )
         self._lexicon = tts.lexicon
         return tts

@@ -77,7 +77,7 @@ def read_arguments(arguments: Mapping[str, Any]) -> tuple[DeploymentScale, dict[
     # API keys are in the environment of the replicas, perhaps not in that of this process.
     settings = resolve_settings({**flags, "api_key_env": None}, os.environ, defaults=DEFAULTS)
     gpus = _default_gpus(settings) if gpus is None else _amount("gpus", gpus)
-    num_models = len(settings.models)
+    num_models = len(settings.served_models)
     scale = DeploymentScale(
         min_replicas=fewest,
         max_replicas=most,

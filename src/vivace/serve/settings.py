@@ -45,6 +45,7 @@ class ModelSpec:
 
     name: str  # the name in requests; slashes are allowed
     source: str | None  # a hub id or a folder; None: the embedded voice
+    adapter: Path | None = None  # of `vivace finetune`
 
     @classmethod
     def parse(cls, text: str) -> ModelSpec:
@@ -110,6 +111,9 @@ class ServeSettings(BaseModel):
     )
     voices: Annotated[Path | str | None, BeforeValidator(_parse_store)] = _field(
         None, "folder of the voice library, or URL of a shared store; default: your own"
+    )
+    adapters: Path | None = _field(
+        None, "folder of adapters (`vivace finetune`) of the first model, served as voices"
     )
 
     host: str = _field("127.0.0.1", "address to listen on")
@@ -186,9 +190,20 @@ class ServeSettings(BaseModel):
             raise ValueError("a value is needed, not true or false")
         return value
 
+    @property
+    def served_models(self) -> tuple[ModelSpec, ...]:
+        """`models`, then the first of them with each adapter. Raises RequestError."""
+        if self.adapters is None:
+            return self.models
+        paths = sorted(self.adapters.glob("*.safetensors"))
+        if not paths:
+            raise RequestError(f"adapters: {self.adapters} has no .safetensors files")
+        source = self.models[0].source
+        return (*self.models, *(ModelSpec(path.stem, source, path) for path in paths))
+
     @model_validator(mode="after")
     def _check_combinations(self) -> ServeSettings:
-        names = [spec.name for spec in self.models]
+        names = [spec.name for spec in self.served_models]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise RequestError(f"two models are named {twice[0]!r}; write NAME=SOURCE for one")
         if (self.tls_cert is None) != (self.tls_key is None):

@@ -18,6 +18,7 @@ from vivace.cli.command import (
     add_numbers,
     add_option,
 )
+from vivace.cli.finetune_options import add_finetune
 from vivace.errors import install_command
 
 RECORDING = "1 to 30 s of speech of one person"
@@ -65,6 +66,7 @@ def build_parser() -> tuple[argparse.ArgumentParser, list[str]]:
     machine_commands.add_wyoming(commands)
     machine_commands.add_bench(commands)
     machine_commands.add_plan(commands)
+    add_finetune(commands)
     machine_commands.add_models(commands)
     machine_commands.add_download(commands)
     machine_commands.add_doctor(commands)
@@ -79,7 +81,7 @@ def _add_text(parser: Parser) -> None:
 def _add_speaking(parser: Parser) -> None:
     options.add_output(parser)
     options.add_speech(parser)
-    options.add_model(parser)
+    options.add_model(parser, has_adapter=True)
     options.add_machine(parser)
 
 
@@ -149,7 +151,7 @@ def _add_speakers(commands: Commands) -> None:
     summary = "list the preset voices and languages of a model"
     speakers = add_command(commands, "speakers", summary, work="voice:list_speakers")
     add_option(speakers, "--json", None, "print the result as JSON")
-    options.add_model(speakers)
+    options.add_model(speakers, has_adapter=True)
 
 
 def _add_repl(repl: Parser) -> None:
@@ -164,7 +166,7 @@ def _add_repl(repl: Parser) -> None:
     add_option(group, "--play", None, "play the speech, also with -o")
     options.add_report(group)
     options.add_speech(repl)
-    options.add_model(repl)
+    options.add_model(repl, has_adapter=True)
     options.add_machine(repl)
 
 
@@ -196,5 +198,5 @@ def _add_read(read: Parser) -> None:
     options.add_report(group)
     options.add_speech(read, leave_out={"chunk_frames"}, on_unsupported="error")
     read.set_defaults(chunk_frames=None)
-    options.add_model(read)
+    options.add_model(read, has_adapter=True)
     options.add_machine(read)

@@ -1,0 +1,1 @@
+"""Fine-tunes a checkpoint to new speakers: data, losses, LoRA, training and reports."""

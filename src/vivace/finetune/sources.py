@@ -1,0 +1,243 @@
+"""Finds recordings and transcripts: metadata.csv, a JSONL file, or audio with .txt beside it.
+
+Nothing is decoded here. Rows that cannot be used become rejections; a folder without any row raises
+TrainingDataError.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vivace.errors import RequestError, TrainingDataError
+from vivace.finetune.examples import Transcript
+from vivace.speech import language_name
+from vivace.voices.voice import check_voice_name
+
+AUDIO_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".m4a", ".webm")
+METADATA = ("metadata.csv", "metadata.jsonl", "train.jsonl")
+AUDIO_FIELDS = ("audio", "file_name", "audio_filepath", "path", "file", "wav")
+TEXT_FIELDS = ("text", "transcript", "transcription", "sentence", "normalized_text")
+CODES_FIELD = "audio_codes"  # codes of every frame, as the official package prepares them
+MAX_TEXT_BYTES = 100_000  # of a .txt file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Entry:
+    """One row of the data."""
+
+    where: str  # shown in reports
+    transcript: Transcript
+    audio: Path | None = None
+    codes: NDArray[np.int64] | None = None  # encoded already, instead of audio
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A row that is not used, and why."""
+
+    where: str
+    reason: str
+
+
+Row = Entry | Rejection
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What a row has that does not say otherwise."""
+
+    speaker: str | None
+    language: str
+    by_folder: bool = False  # each folder has the recordings of the speaker it is named after
+
+
+def read_rows(data: Path, defaults: Defaults) -> list[Row]:
+    """All rows of a folder or file, in a fixed order."""
+    if data.is_dir():
+        rows = list(_read_folder(data, defaults))
+    elif data.is_file():
+        rows = list(_read_table(data, defaults))
+    else:
+        raise TrainingDataError(f"{data}: there is no such folder or file")
+    if not rows:
+        raise TrainingDataError(
+            f"{data}: no recordings; give a folder with metadata.csv, a .jsonl file, or audio "
+            "files with a .txt file beside each"
+        )
+    return rows
+
+
+def _read_folder(folder: Path, defaults: Defaults) -> Iterator[Row]:
+    for name in METADATA:
+        if (folder / name).is_file():
+            yield from _read_table(folder / name, defaults)
+            return
+    if defaults.by_folder:
+        for part in sorted(one for one in folder.iterdir() if one.is_dir()):
+            yield from _read_folder(part, _speaker_of(part, defaults))
+        return
+    for path in sorted(_audio_files(folder)):
+        yield _beside(path, folder, defaults)
+
+
+def _speaker_of(folder: Path, defaults: Defaults) -> Defaults:
+    try:
+        check_voice_name(folder.name.lower())
+    except RequestError as error:
+        raise TrainingDataError(f"{folder}: a folder is named after its speaker: {error}") from None
+    return Defaults(folder.name.lower(), defaults.language)
+
+
+def _audio_files(folder: Path) -> Iterator[Path]:
+    for root, _, names in os.walk(folder):
+        for name in names:
+            if name.lower().endswith(AUDIO_SUFFIXES):
+                yield Path(root, name)
+
+
+def _beside(path: Path, folder: Path, defaults: Defaults) -> Row:
+    where = path.relative_to(folder).as_posix()
+    beside = path.with_suffix(".txt")
+    try:
+        with beside.open("rb") as file:
+            text = file.read(MAX_TEXT_BYTES).decode("utf-8-sig")
+    except FileNotFoundError:
+        return Rejection(where, f"no transcript: {beside.name} is missing")
+    except (OSError, ValueError) as error:
+        return Rejection(where, f"{beside.name} cannot be read: {_reason(error)}")
+    return _entry(where, {"audio": str(path), "text": " ".join(text.split())}, folder, defaults)
+
+
+def _read_table(path: Path, defaults: Defaults) -> Iterator[Row]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise TrainingDataError(f"{path}: cannot be read: {_reason(error)}") from error
+    is_json = path.suffix in (".jsonl", ".json") or text.lstrip()[:1] == "{"
+    for number, values in _json_rows(text) if is_json else _csv_rows(text):
+        where = f"{path.name}:{number}"
+        if isinstance(values, str):
+            yield Rejection(where, values)
+        else:
+            yield _entry(where, values, path.parent, defaults)
+
+
+def _json_rows(text: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            yield number, f"not JSON: {str(error)[:100]}"
+            continue
+        yield number, values if isinstance(values, dict) else "not a JSON object"
+
+
+def _csv_rows(text: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
+    lines = text.splitlines()
+    first = lines[0] if lines else ""
+    names = next(csv.reader([first]), []) if "|" not in first else []
+    if set(names) & set(AUDIO_FIELDS) and set(names) & set(TEXT_FIELDS):
+        reader = csv.reader(lines)
+        for cells in reader:
+            if reader.line_num > 1 and cells:
+                yield reader.line_num, dict(zip(names, cells, strict=False))
+        return
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        name, bar, rest = line.partition("|")
+        if not bar:
+            yield number, "no | between the file's name and its text"
+            continue
+        written, _, normalized = rest.partition("|")  # LJSpeech has the text twice
+        yield number, {"audio": name.strip(), "text": (normalized or written).strip()}
+
+
+def _entry(where: str, values: Mapping[str, Any], folder: Path, defaults: Defaults) -> Row:
+    try:
+        transcript = Transcript(
+            text=_text(values),
+            speaker=_speaker(values.get("speaker"), defaults.speaker),
+            language=_language(values.get("language") or defaults.language),
+            instruct=_instruct(values.get("instruct")),
+        )
+        if (codes := values.get(CODES_FIELD)) is not None:
+            return Entry(where=where, transcript=transcript, codes=_codes(codes))
+        name = next((values[one] for one in AUDIO_FIELDS if values.get(one)), None)
+        if not isinstance(name, str):
+            raise RequestError(f"no audio; it is expected in the field {AUDIO_FIELDS[0]!r}")
+        return Entry(where=where, transcript=transcript, audio=_find_audio(folder, name))
+    except RequestError as error:
+        return Rejection(where, str(error))
+
+
+def _text(values: Mapping[str, Any]) -> str:
+    text = next((values[one] for one in TEXT_FIELDS if values.get(one)), "")
+    if not isinstance(text, str) or not text.strip():
+        raise RequestError("the transcript is empty")
+    return text.strip()
+
+
+def _speaker(value: object, default: str | None) -> str | None:
+    if value is None or value == "":
+        return default
+    if not isinstance(value, str):
+        raise RequestError(f"speaker must be a name, not {value!r:.80}")
+    check_voice_name(value.lower())
+    return value.lower()
+
+
+def _language(value: object) -> str:
+    if not isinstance(value, str):
+        raise RequestError(f"language must be a string, not {value!r:.80}")
+    return language_name(value)
+
+
+def _instruct(value: object) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise RequestError(f"instruct must be a string, not {value!r:.80}")
+    return value or None
+
+
+def _codes(value: object) -> NDArray[np.int64]:
+    try:
+        codes = np.asarray(value)
+    except ValueError as error:
+        raise RequestError(f"{CODES_FIELD} must have equally many codes in each frame") from error
+    if codes.ndim != 2 or not codes.size or codes.dtype.kind not in "iu":
+        raise RequestError(f"{CODES_FIELD} must be whole numbers of shape [frames, codebooks]")
+    return codes.astype(np.int64)
+
+
+def _find_audio(folder: Path, name: str) -> Path:
+    """The file of a row: a path, or the stem of a file in `wavs`, as in LJSpeech."""
+    if "\0" in name:
+        raise RequestError("the file's name has a null character")
+    places = [folder / name, folder / "wavs" / name]
+    for place in places:
+        if place.suffix.lower() in AUDIO_SUFFIXES and place.is_file():
+            return place
+    for place in places:
+        for suffix in AUDIO_SUFFIXES:
+            if (found := place.with_name(place.name + suffix)).is_file():
+                return found
+    if places[0].is_file():
+        return places[0]
+    raise RequestError(f"there is no file {name[:200]!r}")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8"
+    return str(getattr(error, "strerror", None) or error)

@@ -1,0 +1,302 @@
+"""Whole runs on tiny checkpoints: outputs, reports, interruptions and resume."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.finetune.recordings import SENTENCES, tone, wav_bytes, write_ljspeech
+from tests.support.tiny import Tiny
+from vivace import TTS
+from vivace.adapter import Adapter
+from vivace.cli.main import main
+from vivace.errors import TrainingDataError
+from vivace.finetune.options import DataOptions, TrainOptions
+from vivace.finetune.run import FinetuneResult, finetune
+from vivace.finetune.setup import FinetuneRequest
+from vivace.finetune.state import Judgement
+
+LoadTiny = Callable[[str], Tiny]
+OPTIONS = TrainOptions(epochs=3, rank=4, learning_rate=2e-3, rows_per_batch=128, rows_per_step=128)
+NO_CHECK = DataOptions(language="english", check_transcripts=False)
+
+
+class Quiet:
+    """A reporter that keeps what it is told; it may raise at a step."""
+
+    def __init__(self, stop_at: int | None = None) -> None:
+        self.notes: list[str] = []
+        self.epochs: list[Judgement] = []
+        self.num_steps, self._stop_at = 0, stop_at
+
+    def progress(self, stage: str, done: int, total: int) -> None: ...
+
+    def step(self, epoch: int, loss: float, share: float, left_s: float) -> None:
+        self.num_steps += 1
+        if self.num_steps == self._stop_at:
+            signal.raise_signal(signal.SIGINT)
+
+    def epoch(self, judgement: Judgement, is_best: bool) -> None:
+        self.epochs.append(judgement)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.fixture
+def request_(tiny: LoadTiny, tmp_path: Path) -> FinetuneRequest:
+    return FinetuneRequest(
+        data=write_ljspeech(tmp_path / "data"),
+        output=tmp_path / "me.safetensors",
+        model=str(tiny("base").checkpoint.folder),
+        name="me",
+        recordings=NO_CHECK,
+        training=OPTIONS,
+        device="cpu",
+        samples=1,
+        licence="CC0",
+        consent="the speaker agreed",
+    )
+
+
+def run(request: FinetuneRequest, reporter: Quiet | None = None) -> FinetuneResult:
+    return finetune(request, reporter or Quiet())
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    return load_file(path)
+
+
+def test_run_writes_an_adapter_that_speaks_and_a_report(request_: FinetuneRequest) -> None:
+    result = run(request_)
+    losses = [one.total for one in result.history]
+    assert len(losses) == 4
+    assert min(losses[1:]) < losses[0]
+    assert result.best_epoch == losses.index(min(losses[1:]))
+    info = Adapter.load(result.output).info
+    assert (info.name, info.licence, info.consent) == ("me", "CC0", "the speaker agreed")
+    assert info.data_sha256 == result.data["data_sha256"]
+    assert info.loss == pytest.approx(min(losses[1:]))
+    with TTS.load(request_.model, device="cpu", adapter=result.output) as tts:
+        assert tts.speakers == ["me"]
+        assert len(tts.speak("Hello.", max_frames=5).samples) > 0
+    report = result.report.read_text()
+    for text in ("polyline", "epoch-003-0.wav", "the speaker agreed", "(best)"):
+        assert text in report
+    assert (request_.folder / "samples" / "epoch-003-0.wav").stat().st_size > 1_000
+
+
+def test_interrupted_run_resumes_to_the_same_adapter(
+    request_: FinetuneRequest, tmp_path: Path
+) -> None:
+    request = replace(request_, samples=0)
+    whole = run(request)
+    num_steps = Adapter.load(whole.output).info.steps
+    expected, history = weights(whole.output), [one.losses for one in whole.history]
+    cut = replace(request, output=tmp_path / "cut.safetensors")
+    for stop_at in (1, 4):  # within an epoch, at different places
+        with pytest.raises(KeyboardInterrupt):
+            run(cut, Quiet(stop_at))
+        assert not cut.output.exists()
+        with pytest.raises(TrainingDataError, match="unfinished run"):
+            run(replace(cut, resume=False))
+        cut = replace(cut, resume=True)
+    resumed = run(cut)
+    assert Adapter.load(resumed.output).info.steps == num_steps
+    assert [one.losses for one in resumed.history] == history
+    found = weights(resumed.output)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in found)
+
+
+@pytest.mark.ci
+def test_killed_run_resumes_from_its_last_state(request_: FinetuneRequest, tmp_path: Path) -> None:
+    request = replace(request_, samples=0)
+    expected = weights(run(request).output)
+    output = tmp_path / "killed.safetensors"
+    command = [sys.executable, "-m", "vivace", "finetune", str(request.data), "--model",
+               str(request.model), "--name", "me", "-o", str(output), "--device", "cpu",
+               "--samples", "0", "--no-check-transcripts", "--language", "english",
+               "--epochs", "3", "--rank", "4", "--learning-rate", "2e-3",
+               "--rows-per-batch", "128", "--rows-per-step", "128", "--save-every", "0.0001",
+               "--threads", "1"]  # fmt: skip
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "epoch 1:" in line:
+            process.send_signal(signal.SIGKILL)
+            break
+    process.wait()
+    process.stderr.close()
+    assert not output.exists()
+    done = subprocess.run([*command, "--resume", "--json"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["best_epoch"] >= 1
+    found = weights(output)
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-6)
+
+
+def test_resume_with_other_data_or_options_is_refused(request_: FinetuneRequest) -> None:
+    request = replace(request_, samples=0, training=replace(OPTIONS, epochs=1))
+    with pytest.raises(TrainingDataError, match="nothing to resume"):
+        run(replace(request, resume=True))
+    run(request)
+    again = replace(request, resume=True)
+    with pytest.raises(TrainingDataError, match="other data, options"):
+        run(replace(again, training=replace(OPTIONS, epochs=2)))
+    (request.data / "wavs" / "000.wav").write_bytes(wav_bytes(tone(1.9, hertz=700)))
+    with pytest.raises(TrainingDataError, match="other data, options"):
+        run(again)
+    (request.folder / "state.safetensors").write_bytes(b"broken")
+    with pytest.raises(TrainingDataError, match="damaged"):
+        run(again)
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_folder_as_output_is_a_merged_checkpoint(
+    request_: FinetuneRequest, tmp_path: Path, full: bool
+) -> None:
+    training = replace(OPTIONS, epochs=1, full=full)
+    request = replace(request_, output=tmp_path / "merged", training=training, samples=0)
+    result = run(request)
+    with TTS.load(result.output, device="cpu") as tts:
+        assert (tts.model_type, tts.speakers) == ("custom_voice", ["me"])
+        merged = tts.speak("Hello.", max_frames=6, temperature=0).codes
+    best = request.folder / "best.safetensors"
+    with TTS.load(request.model, device="cpu", adapter=best, dtype="float32") as tts:
+        adapted = tts.speak("Hello.", max_frames=6, temperature=0).codes
+    assert len(merged) == len(adapted)  # weights are rounded to bfloat16 in the checkpoint
+    with pytest.raises(TrainingDataError, match="exists"):
+        replace(request, resume=True)
+
+
+def test_several_speakers_and_voice_design(
+    tiny: LoadTiny, request_: FinetuneRequest, tmp_path: Path
+) -> None:
+    folder = request_.data
+    rows = [
+        {"audio": f"wavs/{n:03d}.wav", "text": SENTENCES[n], "speaker": ("ann", "bob")[n % 2],
+         "language": "english"}
+        for n in range(8)
+    ]  # fmt: skip
+    path = folder / "data.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    training = replace(OPTIONS, epochs=1)
+    request = replace(
+        request_, data=path, name=None, training=training, samples=0,
+        model=str(tiny("custom_voice_projected").checkpoint.folder),
+    )  # fmt: skip
+    result = run(request)
+    assert list(Adapter.load(result.output).info.speakers) == ["ann", "bob"]
+    designs = [{"audio": row["audio"], "text": row["text"], "instruct": "warm"} for row in rows]
+    designs.append({"audio": "wavs/000.wav", "text": "No description."})
+    path.write_text("\n".join(map(json.dumps, designs)))
+    design = replace(
+        request, model=str(tiny("voice_design").checkpoint.folder),
+        output=tmp_path / "design.safetensors",
+    )  # fmt: skip
+    result = run(design)
+    assert Adapter.load(result.output).info.speakers == {}
+    with (design.folder / "rejected.csv").open() as file:
+        assert [row["reason"] for row in csv.DictReader(file)] == [
+            "no instruct; a voice_design checkpoint needs a description"
+        ]
+    with TTS.load(design.model, device="cpu", adapter=result.output) as tts:
+        assert tts.model_type == "voice_design"
+
+
+def test_known_speaker_of_the_checkpoint_is_trained_on(
+    tiny: LoadTiny, request_: FinetuneRequest
+) -> None:
+    model = str(tiny("custom_voice").checkpoint.folder)
+    training = replace(OPTIONS, epochs=1)
+    result = run(replace(request_, model=model, name="ryan", training=training, samples=0))
+    adapter = Adapter.load(result.output)
+    assert adapter.info.speakers == {}
+    with TTS.load(model, device="cpu", adapter=result.output) as tts:
+        assert "ryan" in tts.speakers
+
+
+def test_output_that_cannot_be_written_is_one_error(
+    request_: FinetuneRequest, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(TrainingDataError, match="cannot be written"):
+        run(replace(request_, output=tmp_path / "file" / "me.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"name": "No Name"}, "cannot name a voice"),
+        ({"samples": -1}, "--samples"),
+        ({"licence": "x" * 2_000}, "at most 1,000"),
+        ({"training": replace(OPTIONS, full=True)}, "give -o a folder"),
+    ],
+)
+def test_invalid_request_is_refused_before_any_work(
+    request_: FinetuneRequest, changes: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        replace(request_, **changes)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"rank": 0}, {"epochs": 0}, {"learning_rate": 0.0}, {"learning_rate": float("nan")},
+     {"targets": ("everything",)}, {"targets": ()}, {"rows_per_batch": 1}, {"streamed": 2.0}],
+)  # fmt: skip
+def test_options_out_of_range_are_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(TrainingDataError):
+        TrainOptions(**values)
+
+
+def test_command_reports_bad_data_in_one_line(
+    tiny: LoadTiny,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = write_ljspeech(tmp_path / "one", 1)
+    model = str(tiny("base").checkpoint.folder)
+    command = ["finetune", str(folder), "--model", model, "--name", "me", "--device", "cpu"]
+    monkeypatch.chdir(tmp_path)
+    assert main([*command, "--no-check-transcripts"]) == 1
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "1 of 1 recordings can be used, and at least 2 are needed" in error
+    assert (tmp_path / "me.finetune" / "rejected.csv").exists()
+    assert main(["finetune", str(tmp_path / "gone"), "--model", model, "--name", "me"]) == 1
+    assert "no such folder or file" in capsys.readouterr().err
+    assert main(["finetune", str(folder), "--model", model]) == 1
+    assert "give --name" in capsys.readouterr().err
+
+
+def test_embedded_voice_refuses_audio_but_trains_on_codes(
+    request_: FinetuneRequest, tmp_path: Path
+) -> None:
+    request = replace(request_, model=None, samples=0)
+    with pytest.raises(TrainingDataError, match="no trained encoder"):
+        run(request)
+    rows = [
+        {"text": text, "language": "english", "audio_codes": [[n] * 6] * 20}
+        for n, text in enumerate(SENTENCES[:3])
+    ]
+    path = tmp_path / "codes.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    training = replace(OPTIONS, epochs=1)
+    result = run(replace(request, data=path, training=training))
+    with TTS.load(device="cpu", adapter=result.output) as tts:
+        assert tts.loaded.writer.default_voice == "me"
+        assert tts.speakers == ["heart", "me", "michael"]

@@ -1,0 +1,137 @@
+"""Reading DATA: every layout, and rows that cannot be used."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.finetune.recordings import tone, wav_bytes, write_ljspeech
+from vivace.errors import TrainingDataError
+from vivace.finetune.sources import Defaults, Entry, Rejection, Row, read_rows
+
+ME = Defaults("me", "english")
+
+
+def entries(rows: list[Row]) -> list[Entry]:
+    return [row for row in rows if isinstance(row, Entry)]
+
+
+def reasons(rows: list[Row]) -> list[str]:
+    return [row.reason for row in rows if isinstance(row, Rejection)]
+
+
+def test_ljspeech_folder_is_read(tmp_path: Path) -> None:
+    rows = entries(read_rows(write_ljspeech(tmp_path / "data", 3), ME))
+    assert rows[0].transcript.text == "The rain it raineth every day."
+    assert {row.transcript.speaker for row in rows} == {"me"}
+    assert {row.transcript.language for row in rows} == {"english"}
+    assert rows[2].audio == tmp_path / "data" / "wavs" / "002.wav"
+
+
+def test_ljspeech_normalized_text_is_preferred(tmp_path: Path) -> None:
+    folder = write_ljspeech(tmp_path / "data", 1)
+    (folder / "metadata.csv").write_text("000|In 1999.|In nineteen ninety-nine.\n")
+    [row] = entries(read_rows(folder, ME))
+    assert row.transcript.text == "In nineteen ninety-nine."
+
+
+def test_csv_with_header_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.wav").write_bytes(wav_bytes(tone(1)))
+    (tmp_path / "metadata.csv").write_text('file_name,text\na.wav,"Hello, you."\n')
+    [row] = entries(read_rows(tmp_path, ME))
+    assert row.transcript.text == "Hello, you."
+
+
+def test_jsonl_has_speakers_languages_instructions_and_codes(tmp_path: Path) -> None:
+    (tmp_path / "a.wav").write_bytes(wav_bytes(tone(1)))
+    lines = [
+        {"audio": "a.wav", "text": "Hallo.", "speaker": "Bob", "language": "de"},
+        {"audio": str(tmp_path / "a.wav"), "text": "Hello.", "instruct": "slowly"},
+        {"audio_codes": [[1, 2], [3, 4]], "text": "Codes.", "ref_audio": "ignored.wav"},
+    ]
+    path = tmp_path / "data.jsonl"
+    path.write_text("\ufeff" + "\n".join(map(json.dumps, lines)) + "\n\n", encoding="utf-8")
+    first, second, third = entries(read_rows(path, ME))
+    assert (first.transcript.speaker, first.transcript.language) == ("bob", "german")
+    assert (second.transcript.speaker, second.transcript.instruct) == ("me", "slowly")
+    assert third.codes is not None
+    assert third.codes.tolist() == [[1, 2], [3, 4]]
+
+
+def test_audio_beside_text_files_is_read(tmp_path: Path) -> None:
+    (tmp_path / "part").mkdir()
+    for name in ("a", "part/b", "c"):
+        (tmp_path / f"{name}.wav").write_bytes(wav_bytes(tone(1)))
+    (tmp_path / "a.txt").write_text("One\n two.\n")
+    (tmp_path / "part" / "b.txt").write_text("Three.")
+    rows = read_rows(tmp_path, ME)
+    assert [row.transcript.text for row in entries(rows)] == ["One two.", "Three."]
+    assert reasons(rows) == ["no transcript: c.txt is missing"]
+
+
+def test_folders_are_speakers_without_a_name(tmp_path: Path) -> None:
+    for name in ("Ann", "bob"):
+        write_ljspeech(tmp_path / name, 2)
+    rows = entries(read_rows(tmp_path, Defaults(None, "auto", by_folder=True)))
+    assert [row.transcript.speaker for row in rows] == ["ann", "ann", "bob", "bob"]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("{broken", "not JSON"),
+        ("[1]", "not a JSON object"),
+        ('{"text": "Hello."}', "no audio"),
+        ('{"audio": "a.wav"}', "the transcript is empty"),
+        ('{"audio": "a.wav", "text": "  "}', "the transcript is empty"),
+        ('{"audio": "a.wav", "text": 5}', "the transcript is empty"),
+        ('{"audio": "gone.wav", "text": "Hello."}', "there is no file 'gone.wav'"),
+        ('{"audio": "a\\u0000.wav", "text": "Hello."}', "null character"),
+        ('{"audio": "a.wav", "text": "Hello.", "speaker": "no name!"}', "cannot name a voice"),
+        ('{"audio": "a.wav", "text": "Hello.", "speaker": 3}', "speaker must be a name"),
+        ('{"audio": "a.wav", "text": "Hello.", "instruct": 3}', "instruct must be a string"),
+        ('{"audio": "a.wav", "text": "Hello.", "language": 3}', "language must be a string"),
+        ('{"audio_codes": [[1, 2], [3]], "text": "Hello."}', "audio_codes must"),
+        ('{"audio_codes": [0.5], "text": "Hello."}', "audio_codes must"),
+    ],
+)
+def test_bad_line_of_jsonl_is_rejected_with_its_number(
+    tmp_path: Path, line: str, reason: str
+) -> None:
+    (tmp_path / "a.wav").write_bytes(wav_bytes(tone(1)))
+    path = tmp_path / "data.jsonl"
+    path.write_text('{"audio": "a.wav", "text": "Good."}\n' + line + "\n")
+    good, bad = read_rows(path, ME)
+    assert isinstance(good, Entry)
+    assert isinstance(bad, Rejection)
+    assert bad.where == "data.jsonl:2"
+    assert reason in bad.reason
+
+
+def test_line_of_csv_without_text_is_rejected(tmp_path: Path) -> None:
+    folder = write_ljspeech(tmp_path / "data", 1)
+    (folder / "metadata.csv").write_text("000\n000|\n")
+    assert reasons(read_rows(folder, ME)) == [
+        "no | between the file's name and its text",
+        "the transcript is empty",
+    ]
+
+
+def test_missing_and_empty_data_raise(tmp_path: Path) -> None:
+    with pytest.raises(TrainingDataError, match="no such folder or file"):
+        read_rows(tmp_path / "gone", ME)
+    with pytest.raises(TrainingDataError, match="no recordings"):
+        read_rows(tmp_path, ME)
+    (tmp_path / "metadata.csv").write_bytes(b"\xff\xfe\x00bad")
+    with pytest.raises(TrainingDataError, match="not UTF-8"):
+        read_rows(tmp_path, ME)
+
+
+@pytest.mark.ci
+def test_hundred_thousand_rows_are_read_quickly(tmp_path: Path) -> None:
+    (tmp_path / "a.wav").write_bytes(b"")
+    lines = [f'{{"audio": "a.wav", "text": "Sentence {n}."}}' for n in range(100_000)]
+    (tmp_path / "data.jsonl").write_text("\n".join(lines))
+    assert len(read_rows(tmp_path / "data.jsonl", ME)) == 100_000

@@ -19,6 +19,7 @@ from tests.benchmarks.conftest import FOLDER, Run
 from tests.reliability import __main__ as reliability
 from tests.support.project import ROOT, load_script
 from tests.support.serving import Running
+from vivace.backends.cpu.build import find_refusal
 from vivace.engine import completeness, follower, utterance
 
 SENTENCES = ("Yes.", "It rained.", "We stayed.", "Nobody came.")
@@ -105,6 +106,19 @@ def test_reliability_command_prints_help(
         reliability.main()
     assert ended.value.code == 0
     assert "--nightly" in capsys.readouterr().out
+
+
+def test_codec_cpu_measures_pytorch_and_cpp(run: Run, tmp_path: Path) -> None:
+    if (refusal := find_refusal()) is not None:
+        pytest.skip(refusal)
+    path = tmp_path / "codec.json"
+    run("codec_cpu.py", "--shapes", "embedded", "--threads", 1, "--repeats", 1, "--json", path)
+    first, *others = read(path)["results"]
+    assert first["kernels"] == "pytorch"
+    assert others
+    for row in (first, *others):
+        assert row["ms_per_frame"]["1"] > 0
+    assert all(row["db_from_pytorch"] > 80 for row in others)
 
 
 def test_gpu_script_runs_one_stage(tmp_path: Path) -> None:

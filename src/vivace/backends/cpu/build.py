@@ -34,12 +34,17 @@ FLAGS = (
     *("-ffp-contract=off", "-fno-math-errno", "-Wall", "-Wextra"),
 )
 LINK_FLAGS = ("-shared", "-pthread")
+AVX512 = (
+    *("-march=skylake-avx512", "-mavx512vnni", "-mprefer-vector-width=512"),
+    *("-Wno-uninitialized", "-Wno-maybe-uninitialized"),  # in the compiler's own header
+)
 # Flags of files for one instruction set, by the last word of the file's name. The file checks the
 # compiler's macros: if the compiler rejects the flags, it is compiled without them and is empty.
 TARGET_FLAGS: dict[str, dict[str, tuple[str, ...]]] = {
     "x86_64": {
         "avx2": ("-mavx2", "-mfma", "-mf16c"),
-        "avx512": ("-march=skylake-avx512", "-mavx512vnni", "-mprefer-vector-width=512"),
+        "avx512": AVX512,
+        "amx": (*AVX512, "-mamx-tile", "-mamx-bf16"),
     },
     "aarch64": {
         "dotprod": ("-march=armv8.2-a+dotprod+fp16",),

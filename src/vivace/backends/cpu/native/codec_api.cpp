@@ -1,0 +1,69 @@
+// The codec's functions for Python (codec.py).
+#include <cstring>
+#include <new>
+#include <stdexcept>
+#include <system_error>
+
+#include "api.h"
+#include "codec.h"
+
+using vivace::codec::CodecDecoder;
+using vivace::codec::CodecShape;
+
+namespace {
+
+// The kernels of this name, or the fastest ones. Throws std::invalid_argument for an unknown name.
+const vivace::codec::Kernels& pick_kernels(const char* name) {
+    for (const auto* kernels : {vivace::codec::kernels_amx(), vivace::codec::kernels_avx512(),
+                                vivace::codec::kernels_avx2(), vivace::codec::kernels_plain()})
+        if (kernels && (!name || std::strcmp(name, kernels->name) == 0)) return *kernels;
+    throw std::invalid_argument("kernels");
+}
+
+}  // namespace
+
+VIVACE_API int vivace_codec_new(const CodecShape* shape, const int64_t* ratios,
+                                const int64_t* rates, float rms_eps, float rope_theta,
+                                const float* const* tensors, const int64_t* sizes,
+                                int64_t num_tensors, int num_threads, const char* kernels,
+                                CodecDecoder** decoder) {
+    try {
+        *decoder = new CodecDecoder(*shape, {ratios, ratios + shape->num_ratios},
+                                    {rates, rates + shape->num_rates}, rms_eps, rope_theta,
+                                    {tensors, sizes, num_tensors}, num_threads, pick_kernels(kernels));
+        return vivace::OK;
+    } catch (const std::bad_alloc&) {
+        return vivace::NO_MEMORY;
+    } catch (const std::system_error&) {
+        return vivace::NO_THREADS;
+    } catch (const std::exception&) {
+        return vivace::BAD_ARGUMENT;
+    }
+}
+
+VIVACE_API void vivace_codec_free(CodecDecoder* decoder) { delete decoder; }
+
+VIVACE_API int64_t vivace_codec_state_size(const CodecDecoder* decoder) {
+    return decoder->state_size();
+}
+
+VIVACE_API int64_t vivace_codec_frame_size(const CodecDecoder* decoder) {
+    return decoder->frame_size();
+}
+
+VIVACE_API const char* vivace_codec_kernels(const CodecDecoder* decoder) {
+    return decoder->kernels().name;
+}
+
+// The activation alone, for tests of its error.
+VIVACE_API void vivace_codec_snake(const CodecDecoder* decoder, const float* x, int64_t size,
+                                   float frequency, float gain, float* out) {
+    decoder->kernels().snake(x, size, frequency, gain, out);
+}
+
+// Decodes `num_frames` frames of a stream with `num_past` frames so far.
+VIVACE_API int vivace_codec_decode(CodecDecoder* decoder, float* state, int64_t num_past,
+                                   const int64_t* codes, int64_t num_frames, float* samples) {
+    const bool is_known = decoder->decode(state, num_past, codes, num_frames, samples);
+    return is_known ? vivace::OK : vivace::BAD_ARGUMENT;
+}

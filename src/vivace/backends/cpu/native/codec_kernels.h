@@ -1,0 +1,90 @@
+// The codec's arithmetic for one instruction set. A file per instruction set fills one `Kernels`.
+//
+// Activations are rows of channels: a row is one point in time. A convolution reads rows that begin
+// with the layer's past, so neither windows nor dilations copy anything. A transposed convolution
+// whose kernel is once or twice its stride is a convolution with one or two taps and
+// stride * channels outputs: the outputs of one row are the next layer's rows.
+//
+// Every output is one chain of fused multiply-adds over taps and channels. Neither the number of
+// rows nor the number of threads changes its order, so samples do not depend on chunk sizes.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace vivace::codec {
+
+struct Snake {  // x + sin^2(x * frequency) * gain; padded to whole vectors
+    const float* frequency = nullptr;
+    const float* gain = nullptr;
+};
+
+enum class Activation { none, gelu, snake };
+
+// How a sum with its bias is stored. All rows have `Conv::num_out` columns. The kinds are:
+//   out = activation(x)
+//   out = residual + scale * x
+//   out = residual + x, next = next_snake(out); residual and out may be null
+struct Epilogue {
+    Activation activation = Activation::none;
+    Snake snake;                      // of Activation::snake
+    const float* scale = nullptr;     // per output
+    const float* residual = nullptr;  // may be `out`
+    float* out = nullptr;
+    float* next = nullptr;
+    Snake next_snake;
+};
+
+// A packed convolution; a linear layer has one tap.
+struct Conv {
+    int64_t num_in = 0, num_out = 0, num_taps = 1, dilation = 1;
+    std::vector<int> panel_starts;  // first vector of each panel, and the end
+    std::vector<float> weight;      // of each panel: [taps, in, lanes of the panel]
+    std::vector<float> bias;        // padded to whole vectors
+    std::vector<uint16_t> split;    // the weight in the format of `Kernels::split_weight`; or empty
+
+    int64_t num_panels() const { return static_cast<int64_t>(panel_starts.size()) - 1; }
+    int64_t reach() const { return (num_taps - 1) * dilation; }
+};
+
+struct Attention {
+    int64_t num_heads, num_kv_heads, head_dim, window;
+    int64_t capacity;   // rows of the ring buffer
+    const float* keys;  // [capacity, 2, kv_heads * head_dim]: the key and the value of a row
+};
+
+struct Kernels {
+    const char* name;
+    int num_lanes;    // floats of a vector
+    int max_vectors;  // of a panel
+    // If not null, `convolve` reads rows that are split into two bfloat16 numbers per channel: a row
+    // has 2 * round_up(num_in, SPLIT_DEPTH) of them.
+    void (*split_row)(const float* x, int64_t num_in, uint16_t* out);
+    void (*split_weight)(Conv& conv);  // replaces `weight` by `split`
+    // Rows `begin` to `end` of one panel; `sums` is scratch for MAX_CONV_ROWS rows of the panel.
+    void (*convolve)(const Conv&, const void* x, int64_t begin, int64_t end, int64_t panel,
+                     const Epilogue&, float* sums);
+    // One output without activation: dot products over all taps and channels, clamped to -1 to 1.
+    void (*convolve_to_one)(const Conv&, const float* x, int64_t begin, int64_t end, float* out);
+    // `num_taps` taps per channel, then LayerNorm. `weight` is [taps, channels].
+    void (*depthwise_norm)(const float* x, int64_t num_channels, int64_t num_taps,
+                           const float* weight, const float* bias, const float* norm_weight,
+                           const float* norm_bias, float eps, float* out);
+    void (*snake)(const float* x, int64_t size, float frequency, float gain, float* out);
+    void (*rms_norm)(const float* x, int64_t size, const float* weight, float eps, float* out);
+    void (*gate)(const float* gate_up, int64_t size, float* out);  // silu(gate) * up
+    // Attention of one query head at `position`; `scores` is scratch for a window.
+    void (*attend)(const Attention&, const float* query, int64_t head, int64_t position,
+                   float* scores, float* out);
+};
+
+constexpr int64_t MAX_CONV_ROWS = 64;  // of one call of `convolve`
+constexpr int64_t SPLIT_DEPTH = 32;    // channels of one AMX tile
+
+// Null where the compiler or the processor lacks the instruction set.
+const Kernels* kernels_plain();  // of the architecture's baseline
+const Kernels* kernels_avx2();
+const Kernels* kernels_avx512();
+const Kernels* kernels_amx();
+
+}  // namespace vivace::codec

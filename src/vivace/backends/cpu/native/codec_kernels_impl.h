@@ -1,0 +1,244 @@
+// `Kernels` for the instruction set that the including file is compiled for.
+#pragma once
+
+#include <cmath>
+
+#include "codec_kernels.h"
+#include "codec_vector.h"
+
+namespace {
+
+using vivace::codec::Activation;
+using vivace::codec::Attention;
+using vivace::codec::Conv;
+using vivace::codec::Epilogue;
+using vivace::codec::Kernels;
+using vivace::codec::MAX_CONV_ROWS;
+using vivace::codec::Snake;
+
+// A tile of TILE_ROWS rows and MAX_VECTORS vectors fills the registers.
+constexpr int MAX_VECTORS = 3;
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int TILE_ROWS = 8;  // 32 registers
+#else
+constexpr int TILE_ROWS = 4;  // 16 registers
+#endif
+constexpr int64_t MAX_DEPTH = 256;  // channels of a pass; their weights stay in the first cache
+
+struct SnakeColumns {
+    Vector frequency, gain;
+    SnakeColumns(const Snake& snake, int64_t column)
+        : frequency(load(snake.frequency + column)), gain(load(snake.gain + column)) {}
+    Vector operator()(Vector x) const { return fma(sine_squared(x * frequency), gain, x); }
+};
+
+// Calls `store_row(row, sum + bias)` for rows of one vector of columns.
+template <class StoreRow>
+inline void for_rows(const float* sums, int64_t stride, int64_t begin, int64_t end, Vector bias,
+                     const StoreRow& store_row) {
+    for (int64_t row = begin; row < end; ++row, sums += stride) store_row(row, load(sums) + bias);
+}
+
+// One vector of columns of rows `begin` to `end`. Every kind of epilogue has its own loop.
+inline void finish(const Conv& conv, const Epilogue& epilogue, int64_t begin, int64_t end,
+                   int64_t column, const float* sums, int64_t stride) {
+    const int64_t width = conv.num_out, count = width - column;
+    const Vector bias = load(conv.bias.data() + column);
+    const float* residual = epilogue.residual + column;
+    float *out = epilogue.out + column, *next = epilogue.next + column;
+    const auto for_all = [&](const auto& store_row) {
+        for_rows(sums, stride, begin, end, bias, store_row);
+    };
+    if (epilogue.next) {
+        const SnakeColumns snake(epilogue.next_snake, column);
+        const bool has_residual = epilogue.residual, has_out = epilogue.out;
+        for_all([=](int64_t row, Vector x) {
+            if (has_residual) x += load(residual + row * width, count);
+            if (has_out) store(out + row * width, x, count);
+            store(next + row * width, snake(x), count);
+        });
+    } else if (epilogue.residual) {
+        const Vector scale = load(epilogue.scale + column);
+        for_all([=](int64_t row, Vector x) {
+            store(out + row * width, fma(x, scale, load(residual + row * width, count)), count);
+        });
+    } else if (epilogue.activation == Activation::snake) {
+        const SnakeColumns snake(epilogue.snake, column);
+        for_all([=](int64_t row, Vector x) { store(out + row * width, snake(x), count); });
+    } else if (epilogue.activation == Activation::gelu) {
+        for_all([=](int64_t row, Vector x) { store(out + row * width, gelu(x), count); });
+    } else {
+        for_all([=](int64_t row, Vector x) { store(out + row * width, x, count); });
+    }
+}
+
+// sums [ROWS, VECTORS * LANES] += x [ROWS, depth] * weight [depth, VECTORS * LANES].
+template <int ROWS, int VECTORS>
+inline void multiply(const float* x, int64_t stride, const float* weight, int64_t depth,
+                     bool is_first, float* sums) {
+    Vector sum[ROWS][VECTORS];
+    for (int row = 0; row < ROWS; ++row)
+        for (int v = 0; v < VECTORS; ++v)
+            sum[row][v] = is_first ? Vector{} : load(sums + (row * VECTORS + v) * LANES);
+    for (int64_t i = 0; i < depth; ++i) {
+        Vector columns[VECTORS];
+        for (int v = 0; v < VECTORS; ++v) columns[v] = load(weight + (i * VECTORS + v) * LANES);
+        for (int row = 0; row < ROWS; ++row) {
+            const float each = x[row * stride + i];
+            for (int v = 0; v < VECTORS; ++v) sum[row][v] = fma(each, columns[v], sum[row][v]);
+        }
+    }
+    for (int row = 0; row < ROWS; ++row)
+        for (int v = 0; v < VECTORS; ++v) store(sums + (row * VECTORS + v) * LANES, sum[row][v]);
+}
+
+template <int ROWS, int VECTORS>
+inline void multiply_rows(const float* x, int64_t stride, const float* weight, int64_t depth,
+                          bool is_first, int64_t num_rows, float* sums) {
+    int64_t row = 0;
+    for (; row + ROWS <= num_rows; row += ROWS)
+        multiply<ROWS, VECTORS>(x + row * stride, stride, weight, depth, is_first,
+                                sums + row * VECTORS * LANES);
+    if constexpr (ROWS > 1)
+        if (row < num_rows)
+            multiply_rows<ROWS / 2, VECTORS>(x + row * stride, stride, weight, depth, is_first,
+                                             num_rows - row, sums + row * VECTORS * LANES);
+}
+
+template <int VECTORS>
+void convolve_panel(const Conv& conv, const float* x, int64_t begin, int64_t end, int64_t panel,
+                    const Epilogue& epilogue, float* sums) {
+    const int64_t first = conv.panel_starts[panel], width = VECTORS * LANES;
+    const float* weight = conv.weight.data() + first * LANES * conv.num_taps * conv.num_in;
+    for (int64_t tap = 0; tap < conv.num_taps; ++tap) {
+        const float* rows = x + (begin + tap * conv.dilation) * conv.num_in;
+        for (int64_t at = 0; at < conv.num_in; at += MAX_DEPTH) {
+            const int64_t depth = conv.num_in - at < MAX_DEPTH ? conv.num_in - at : MAX_DEPTH;
+            multiply_rows<TILE_ROWS, VECTORS>(rows + at, conv.num_in, weight, depth,
+                                              tap == 0 && at == 0, end - begin, sums);
+            weight += depth * width;
+        }
+    }
+    for (int v = 0; v < VECTORS; ++v)
+        finish(conv, epilogue, begin, end, (first + v) * LANES, sums + v * LANES, width);
+}
+
+void convolve(const Conv& conv, const void* rows, int64_t begin, int64_t end, int64_t panel,
+              const Epilogue& epilogue, float* sums) {
+    const float* x = static_cast<const float*>(rows);
+    switch (conv.panel_starts[panel + 1] - conv.panel_starts[panel]) {
+        case 1: return convolve_panel<1>(conv, x, begin, end, panel, epilogue, sums);
+        case 2: return convolve_panel<2>(conv, x, begin, end, panel, epilogue, sums);
+        default: return convolve_panel<3>(conv, x, begin, end, panel, epilogue, sums);
+    }
+}
+
+inline float dot(const float* x, const float* y, int64_t size) {
+    Vector sums[4] = {};
+    int64_t i = 0;
+    for (; i + 4 * LANES <= size; i += 4 * LANES)
+        for (int part = 0; part < 4; ++part)
+            sums[part] = fma(load(x + i + part * LANES), load(y + i + part * LANES), sums[part]);
+    for (; i < size; i += LANES) sums[0] = fma(load(x + i, size - i), load(y + i, size - i), sums[0]);
+    return sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
+}
+
+void convolve_to_one(const Conv& conv, const float* x, int64_t begin, int64_t end, float* out) {
+    for (int64_t row = begin; row < end; ++row) {  // the taps are consecutive rows
+        const float sample =
+            dot(x + row * conv.num_in, conv.weight.data(), conv.num_taps * conv.num_in) + conv.bias[0];
+        out[row] = sample < -1.0f ? -1.0f : sample > 1.0f ? 1.0f : sample;  // NaN stays NaN
+    }
+}
+
+inline float sum_of(const float* x, int64_t size) {
+    Vector sums{};
+    for (int64_t i = 0; i < size; i += LANES) sums += load(x + i, size - i);
+    return sum(sums);
+}
+
+void depthwise_norm(const float* x, int64_t num_channels, int64_t num_taps, const float* weight,
+                    const float* bias, const float* norm_weight, const float* norm_bias, float eps,
+                    float* out) {
+    for (int64_t i = 0; i < num_channels; i += LANES) {
+        const int64_t count = num_channels - i;
+        Vector value = load(bias + i, count);
+        for (int64_t tap = 0; tap < num_taps; ++tap)
+            value = fma(load(x + tap * num_channels + i, count),
+                        load(weight + tap * num_channels + i, count), value);
+        store(out + i, value, count);
+    }
+    const float mean = sum_of(out, num_channels) / static_cast<float>(num_channels);
+    Vector squares{};
+    for (int64_t i = 0; i < num_channels; i += LANES) {
+        const int64_t count = num_channels - i;
+        const Vector distance = load(out + i, count) - mean;
+        store(out + i, distance, count);
+        const Vector kept = load(out + i, count);  // lanes beyond the end are zero
+        squares = fma(kept, kept, squares);
+    }
+    const float scale = 1.0f / std::sqrt(sum(squares) / static_cast<float>(num_channels) + eps);
+    for (int64_t i = 0; i < num_channels; i += LANES) {
+        const int64_t count = num_channels - i;
+        const Vector normal = load(out + i, count) * scale;
+        store(out + i, fma(normal, load(norm_weight + i, count), load(norm_bias + i, count)), count);
+    }
+}
+
+void snake(const float* x, int64_t size, float frequency, float gain, float* out) {
+    for (int64_t i = 0; i < size; i += LANES) {
+        const Vector value = load(x + i, size - i);
+        store(out + i, fma(sine_squared(value * frequency), splat(gain), value), size - i);
+    }
+}
+
+void rms_norm(const float* x, int64_t size, const float* weight, float eps, float* out) {
+    const float scale = 1.0f / std::sqrt(dot(x, x, size) / static_cast<float>(size) + eps);
+    for (int64_t i = 0; i < size; i += LANES)
+        store(out + i, load(x + i, size - i) * scale * load(weight + i, size - i), size - i);
+}
+
+void gate(const float* gate_up, int64_t size, float* out) {
+    for (int64_t i = 0; i < size; i += LANES) {
+        const Vector x = load(gate_up + i, size - i), up = load(gate_up + size + i, size - i);
+        store(out + i, x / (1.0f + exponential(-x)) * up, size - i);
+    }
+}
+
+void attend(const Attention& attention, const float* query, int64_t head, int64_t position,
+            float* scores, float* out) {
+    const int64_t size = attention.head_dim, width = attention.num_kv_heads * size;
+    const int64_t shared = attention.num_heads / attention.num_kv_heads;
+    const float* keys = attention.keys + head / shared * size;
+    const int64_t first = position < attention.window ? 0 : position - attention.window + 1;
+    const int64_t count = position - first + 1;
+    const float factor = 1.0f / std::sqrt(static_cast<float>(size));
+    float largest = -INFINITY;
+    for (int64_t i = 0; i < count; ++i) {
+        const float* key = keys + (first + i) % attention.capacity * 2 * width;
+        scores[i] = dot(query, key, size) * factor;
+        if (!(scores[i] <= largest)) largest = scores[i];
+    }
+    Vector total{};
+    for (int64_t i = 0; i < count; i += LANES) {
+        const Vector weight = exponential(load(scores + i, count - i) - largest);
+        store(scores + i, weight, count - i);
+        total += load(scores + i, count - i);
+    }
+    const float scale = 1.0f / sum(total);
+    for (int64_t i = 0; i < size; i += LANES) {
+        Vector mixed{};
+        for (int64_t j = 0; j < count; ++j) {
+            const float* key = keys + (first + j) % attention.capacity * 2 * width;
+            mixed = fma(scores[j], load(key + width + i, size - i), mixed);
+        }
+        store(out + i, mixed * scale, size - i);
+    }
+}
+
+constexpr Kernels make_kernels(const char* name) {
+    return {name,           LANES, MAX_VECTORS, nullptr, nullptr, convolve, convolve_to_one,
+            depthwise_norm, snake, rms_norm,    gate,    attend};
+}
+
+}  // namespace

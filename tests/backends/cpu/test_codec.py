@@ -1,0 +1,275 @@
+"""The C++ decoder equals the PyTorch decoder, and chunk sizes do not change a bit."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tests.support.project import ROOT
+from tests.support.tiny import Tiny
+from vivace import TTS
+from vivace.backends.cpu import build
+from vivace.backends.cpu.codec import KERNELS, NativeCodecDecoder
+from vivace.errors import BackendError, BackendUnavailableError
+from vivace.model.codec import Codec
+from vivace.model.config import parse_codec_config
+from vivace.model.conv import CausalState
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from released import RELEASED_CODEC
+from shapes import random_module
+
+MIN_DB = 80.0  # distance from PyTorch; AMX has 87 dB, plain bfloat16 would have 32 dB
+Codes = NDArray[np.int64]
+
+# Channels that fill no vector, heads that share keys, and a window shorter than a pass.
+ODD_DECODER: dict[str, Any] = {
+    "latent_dim": 36,
+    "codebook_dim": 20,
+    "codebook_size": 11,
+    "decoder_dim": 56,
+    "hidden_size": 24,
+    "intermediate_size": 37,
+    "head_dim": 6,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 2,
+    "sliding_window": 3,
+    "num_quantizers": 5,
+    "num_semantic_quantizers": 2,
+    "upsample_rates": [3, 2],
+    "upsampling_ratios": [3],
+}
+
+
+def load_library() -> ctypes.CDLL:
+    try:
+        return build.load_library()
+    except BackendUnavailableError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def all_kernels(odd: Codec) -> list[str]:
+    """The instruction sets of this machine, fastest first."""
+    library, found = load_library(), []
+    for name in KERNELS:
+        try:
+            NativeCodecDecoder(odd.decoder, library, 1, name)
+        except BackendUnavailableError:
+            continue
+        found.append(name)
+    assert found
+    return found
+
+
+def odd_codec() -> Codec:
+    config = RELEASED_CODEC["decoder_config"] | ODD_DECODER
+    return make_codec(config)
+
+
+def make_codec(decoder_config: dict[str, Any]) -> Codec:
+    torch.manual_seed(3)
+    raw = RELEASED_CODEC | {"decoder_config": decoder_config}
+    codec: Codec = random_module(Codec, parse_codec_config(raw), torch.device("cpu"), torch.float32)
+    codec.fold()
+    return codec
+
+
+def draw_codes(codec: Codec, num_frames: int, seed: int = 0) -> Codes:
+    config = codec.config.decoder_config
+    shape = (num_frames, config.num_quantizers)
+    return np.random.default_rng(seed).integers(0, config.codebook_size, shape)
+
+
+@torch.inference_mode()
+def decode_with_pytorch(codec: Codec, codes: Codes) -> NDArray[np.float32]:
+    return codec.decode(torch.from_numpy(codes), CausalState()).numpy()
+
+
+def distance_db(found: NDArray[np.float32], expected: NDArray[np.float32]) -> float:
+    error = np.linalg.norm(found.astype(np.float64) - expected)
+    return float(20 * np.log10(np.linalg.norm(expected) / error))
+
+
+@pytest.fixture(scope="module")
+def odd() -> Codec:
+    return odd_codec()
+
+
+def test_embedded_voice_equals_pytorch(embedded: TTS, all_kernels: list[str]) -> None:
+    codec = embedded.codec
+    codes = draw_codes(codec, 40)
+    expected = decode_with_pytorch(codec, codes)
+    for kernels in all_kernels:
+        decoder = NativeCodecDecoder(codec.decoder, load_library(), 1, kernels)
+        assert decoder.kernels == kernels
+        found = decoder.decode(codes, decoder.new_state())
+        assert distance_db(found, expected) > MIN_DB, kernels
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_odd_dimensions_equal_pytorch(odd: Codec, all_kernels: list[str], num_threads: int) -> None:
+    codes = draw_codes(odd, 21)
+    expected = decode_with_pytorch(odd, codes)
+    for kernels in all_kernels:
+        decoder = NativeCodecDecoder(odd.decoder, load_library(), num_threads, kernels)
+        found = decoder.decode(codes, decoder.new_state())
+        assert distance_db(found, expected) > MIN_DB, kernels
+
+
+def test_tiny_checkpoint_beyond_its_window_equals_pytorch(tiny: Callable[[str], Tiny]) -> None:
+    codec = tiny("base").codec
+    decoder = NativeCodecDecoder(codec.decoder, load_library(), 2)
+    codes = draw_codes(codec, 2 * codec.config.decoder_config.sliding_window + 5)
+    found = decoder.decode(codes, decoder.new_state())
+    assert distance_db(found, decode_with_pytorch(codec, codes)) > MIN_DB
+
+
+@pytest.mark.slow
+def test_released_shape_equals_pytorch() -> None:
+    codec = make_codec(RELEASED_CODEC["decoder_config"])
+    decoder = NativeCodecDecoder(codec.decoder, load_library(), 2)
+    codes = draw_codes(codec, 3)
+    found = decoder.decode(codes, decoder.new_state())
+    assert distance_db(found, decode_with_pytorch(codec, codes)) > MIN_DB
+
+
+@given(cuts=st.sets(st.integers(1, 39), max_size=12), num_threads=st.sampled_from([1, 2, 3]))
+@settings(deadline=None, max_examples=12)
+def test_chunks_and_threads_do_not_change_samples(cuts: set[int], num_threads: int) -> None:
+    codec = odd_codec()
+    codes = draw_codes(codec, 40)
+    whole_decoder = NativeCodecDecoder(codec.decoder, load_library(), 1)
+    whole = whole_decoder.decode(codes, whole_decoder.new_state())
+    decoder = NativeCodecDecoder(codec.decoder, load_library(), num_threads)
+    state = decoder.new_state()
+    edges = [0, *sorted(cuts), 40]
+    pieces = [decoder.decode(codes[a:b], state) for a, b in itertools.pairwise(edges)]
+    assert np.array_equal(np.concatenate(pieces), whole)
+
+
+def test_chunks_of_the_embedded_voice_do_not_change_samples(embedded: TTS) -> None:
+    decoder = NativeCodecDecoder(embedded.codec.decoder, load_library(), 1)
+    codes = draw_codes(embedded.codec, 30)
+    whole = decoder.decode(codes, decoder.new_state())
+    state = decoder.new_state()
+    pieces = [decoder.decode(codes[i : i + 1], state) for i in range(8)]
+    pieces += [decoder.decode(codes[8:11], state), decoder.decode(codes[11:], state)]
+    assert np.array_equal(np.concatenate(pieces), whole)
+
+
+def test_streams_do_not_change_each_other(odd: Codec) -> None:
+    decoder = NativeCodecDecoder(odd.decoder, load_library(), 1)
+    streams = [draw_codes(odd, 20, seed) for seed in range(2)]
+    alone = [decoder.decode(codes, decoder.new_state()) for codes in streams]
+    states = [decoder.new_state() for _ in streams]
+    pieces: list[list[NDArray[np.float32]]] = [[], []]
+    for start in range(0, 20, 4):
+        for codes, state, made in zip(streams, states, pieces, strict=True):
+            made.append(decoder.decode(codes[start : start + 4], state))
+    for made, expected in zip(pieces, alone, strict=True):
+        assert np.array_equal(np.concatenate(made), expected)
+
+
+def test_a_copied_state_continues_independently(odd: Codec) -> None:
+    decoder = NativeCodecDecoder(odd.decoder, load_library(), 1)
+    codes = draw_codes(odd, 12)
+    whole = decoder.decode(codes, decoder.new_state())
+    state = decoder.new_state()
+    first = decoder.decode(codes[:5], state)
+    copied = state.copy()
+    decoder.decode(draw_codes(odd, 3, seed=9), state)
+    assert np.array_equal(np.concatenate([first, decoder.decode(codes[5:], copied)]), whole)
+
+
+def test_calls_of_several_threads_take_turns(odd: Codec) -> None:
+    decoder = NativeCodecDecoder(odd.decoder, load_library(), 2)
+    streams = [draw_codes(odd, 30, seed) for seed in range(4)]
+    alone = [decoder.decode(codes, decoder.new_state()) for codes in streams]
+    found: dict[int, NDArray[np.float32]] = {}
+
+    def decode(index: int) -> None:
+        state = decoder.new_state()
+        parts = [decoder.decode(streams[index][i : i + 1], state) for i in range(30)]
+        found[index] = np.concatenate(parts)
+
+    threads = [threading.Thread(target=decode, args=(index,)) for index in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert all(np.array_equal(found[index], alone[index]) for index in range(4))
+
+
+@pytest.mark.parametrize("code", [-1, 11, 2**40])
+def test_unknown_code_is_rejected_and_changes_nothing(odd: Codec, code: int) -> None:
+    decoder = NativeCodecDecoder(odd.decoder, load_library(), 1)
+    codes = draw_codes(odd, 12)
+    whole = decoder.decode(codes, decoder.new_state())
+    state = decoder.new_state()
+    first = decoder.decode(codes[:6], state)
+    wrong = codes[6:].copy()
+    wrong[-1, -1] = code
+    with pytest.raises(BackendError, match="outside its codebook"):
+        decoder.decode(wrong, state)
+    assert np.array_equal(np.concatenate([first, decoder.decode(codes[6:], state)]), whole)
+
+
+def test_wrong_number_of_codebooks_is_rejected(odd: Codec) -> None:
+    decoder = NativeCodecDecoder(odd.decoder, load_library(), 1)
+    with pytest.raises(BackendError, match="a frame has 5 codes, not 4"):
+        decoder.decode(draw_codes(odd, 2)[:, :4], decoder.new_state())
+
+
+def test_no_frames_give_no_samples(odd: Codec) -> None:
+    decoder = NativeCodecDecoder(odd.decoder, load_library(), 1)
+    state = decoder.new_state()
+    assert decoder.decode(np.empty((0, 5), np.int64), state).shape == (0,)
+    assert state.num_frames == 0
+
+
+def test_unknown_kernels_are_rejected(odd: Codec) -> None:
+    with pytest.raises(BackendUnavailableError, match="do not fit"):
+        NativeCodecDecoder(odd.decoder, load_library(), 1, "mmx")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_non_finite_weights_give_non_finite_samples(all_kernels: list[str], value: float) -> None:
+    codec = odd_codec()
+    codec.decoder.pre_conv.conv.weight[3, 1, 2] = value
+    for kernels in all_kernels:
+        decoder = NativeCodecDecoder(codec.decoder, load_library(), 1, kernels)
+        samples = decoder.decode(draw_codes(codec, 2), decoder.new_state())
+        assert not np.isfinite(samples).any(), kernels
+
+
+def test_snake_has_an_error_below_one_millionth(odd: Codec, all_kernels: list[str]) -> None:
+    for kernels in all_kernels:
+        check_snake(NativeCodecDecoder(odd.decoder, load_library(), 1, kernels))
+
+
+def check_snake(decoder: NativeCodecDecoder) -> None:
+    rng = np.random.default_rng(0)
+    small = np.linspace(-20, 20, 100_003).astype(np.float32)
+    phases = np.concatenate([small, rng.uniform(-3e4, 3e4, 100_000).astype(np.float32)])
+    gain = np.float32(0.5)
+    expected = phases + np.sin(phases.astype(np.float64)) ** 2 * float(gain)
+    found = decoder.apply_snake(phases, 1.0, float(gain))
+    rounding = np.spacing(np.abs(phases)).astype(np.float64)
+    assert (np.abs(found - expected) <= 1e-6 + rounding).all()
+    assert np.isnan(decoder.apply_snake(np.array([np.nan, np.inf], np.float32), 1.0, 1.0)).all()
+    huge = np.array([3e37, -2e20], np.float32)
+    assert np.array_equal(decoder.apply_snake(huge, 1.0, 1.0), huge)  # a wave of at most 1

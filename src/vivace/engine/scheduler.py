@@ -7,8 +7,11 @@ many frames to make.
   underrun.
 - Where a batched step costs little more than a single one, as on a GPU, all runnable utterances
   share the turn, and frames are also made ahead of their readers.
-- More than `MAX_BATCH` utterances take turns. Up to `MAX_SHORT` short turns step those that begin.
-  Then a longer turn steps the others whose readers have waited longest.
+- While an utterance begins, at most `MAX_ADMITTED` prompts are read in a turn. Its first frames
+  would otherwise have been played before its next turn.
+- More than `MAX_BATCH` utterances take turns. Up to `MAX_SHORT` short turns step those that begin,
+  until they have as many frames as a longer turn makes. Then a longer turn steps the others, in the
+  order in which their playback needs frames.
 - On a CPU, where batching gains nothing, a turn steps one utterance: new ones first, then the one
   that has waited longest.
 - An utterance is paused while its client has not read the frames that may be made ahead.
@@ -29,6 +32,8 @@ Profile = Literal["latency", "balanced", "throughput"]
 MAX_WHILE_OTHERS_WAIT = 4  # frames of a turn that steps one utterance
 MAX_BATCH = 256  # utterances of a turn; a larger step costs as much as several
 MAX_SHORT = 3  # turns in a row of utterances that begin: 1, 1 and 2 frames
+MAX_ADMITTED = 24  # prompts of a turn while an utterance begins
+FRAME_S = 0.08  # of audio
 
 
 class Schedulable(Protocol):
@@ -36,6 +41,7 @@ class Schedulable(Protocol):
 
     num_made: int  # frames, including those being rendered
     num_rendered: int
+    admitted_at: float  # when it got its first slot
     read_at: float  # when its reader last asked for frames
     is_paused: bool
 
@@ -201,20 +207,24 @@ class Scheduler(Generic[S]):
             return self._plan_one(admitted, missing)
         batch = self._batch(active, missing)
         if len(batch) > MAX_BATCH:
-            batch = self._divide(batch, missing)
+            batch = self._divide(batch)
             missing = {one: missing[one] for one in batch if one in missing}
         num_frames = self._num_frames(missing, batch) if batch else 0
         return Plan(admitted, tuple(batch), num_frames)
 
     def _admit(self) -> Iterator[S]:
         """Move utterances from the queue to free slots: one if prompts do not share work."""
-        while self.queue and self._has_slot():
+        count = len(self.queue)
+        if not self.shares_work:
+            count = min(count, 1)
+        elif any(map(self._begins, self.active)):
+            count = min(count, MAX_ADMITTED)
+        while count and self._has_slot():
+            count -= 1
             one = self.queue.popleft()
             self.running.append(one)
             self.active.append(one)
             yield one
-            if not self.shares_work:
-                return
 
     def _plan_one(self, admitted: tuple[S, ...], missing: Mapping[S, int]) -> Plan[S]:
         new = [one for one in missing if not one.num_rendered]
@@ -244,26 +254,34 @@ class Scheduler(Generic[S]):
         max_ahead = self._pace.max_ahead if self.shares_work else 0
         return one.num_made > 0 and one.is_running and one.num_ahead < max_ahead
 
-    def _divide(self, batch: Sequence[S], missing: Mapping[S, int]) -> list[S]:
+    def _begins(self, one: S) -> bool:
+        """Whether it has frames, but fewer than a turn makes."""
+        return 0 < one.num_made < self._pace.min_frames
+
+    def _divide(self, batch: Sequence[S]) -> list[S]:
         """Part of a large batch: the utterances that begin, or the others.
 
         An utterance that begins would shorten the turn of all others, and its first frames do not
-        last until such a turn is over.
+        last until such a turn is over. Utterances without frames wait for those that begin.
         """
-        new = [one for one in batch if one.num_made < self._pace.min_frames]
         rest = [one for one in batch if one.num_made >= self._pace.min_frames]
-        if new and (self._num_short < MAX_SHORT or not rest):
-            self._num_short += 1
-            return new[:MAX_BATCH]
-        self._num_short = 0
-
-        def urgency(one: S) -> tuple[bool, float]:
-            return one not in missing, one.read_at if one in missing else one.num_ahead
-
-        return sorted(rest, key=urgency)[:MAX_BATCH]
+        short = []
+        if self._num_short < MAX_SHORT or not rest:
+            short = [one for one in batch if self._begins(one)]
+        if not short and not (self._num_short and rest):
+            short = [one for one in batch if not one.num_made]
+        self._num_short = self._num_short + 1 if short else 0
+        if short:
+            return short[:MAX_BATCH]
+        return sorted(rest, key=_played_until)[:MAX_BATCH]
 
     def _batch(self, active: Sequence[S], missing: Mapping[S, int]) -> list[S]:
         """The utterances whose readers wait, and those that may run ahead."""
         batch = [one for one in active if one in missing or self._may_run_ahead(one)]
         # While first audio is rendered, nothing runs ahead.
         return batch if missing or any(one.num_rendered for one in batch) else []
+
+
+def _played_until(one: Schedulable) -> float:
+    """When the frames made so far have been played, if playback began at the admission."""
+    return one.admitted_at + FRAME_S * one.num_made

@@ -94,6 +94,7 @@ class Utterance:
     read_at: float = 0.0  # when it arrived
     # The engine's own
     slot: Slot | None = None
+    admitted_at: float = 0.0  # to its first slot
     waited_s: float = 0.0  # for a slot
     is_paused: bool = False  # left out of turns until its reader sends a message
     _state: State = State.QUEUED
@@ -211,6 +212,7 @@ class Utterance:
 
     def admit(self, slot: Slot, now: float) -> None:
         self.waited_s = now - self.since
+        self.admitted_at = self.admitted_at or now
         self.slot, self.since, self._state = slot, now, State.RUNNING
 
     def make(self, num_frames: int, status: SlotStatus) -> None:

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from vivace.engine.chunks import chunk_sizes
-from vivace.engine.scheduler import EngineLimits, Scheduler
+from vivace.engine.scheduler import FRAME_S, EngineLimits, Scheduler
 from vivace.errors import RequestError
 from vivace.options import RAMP
 from vivace.plan.figures import Figures
 
-FRAME_MS = 80.0
+FRAME_MS = 1000 * FRAME_S
 EPSILON_MS = 1e-9
 NEXT_CHUNK_MS = 0.1  # until a client requests the next chunk
 
@@ -31,7 +31,7 @@ class SimulatedUtterance:
     requested_ms: float
     num_frames: int
     on_end: Callable[[SimulatedUtterance], None] | None = None
-    is_admitted: bool = False
+    admitted_at: float = 0.0  # in seconds; 0: not admitted
     is_paused: bool = False  # the simulation pauses no utterance
     read_at: float = 0.0
     num_wanted: int = 0
@@ -55,7 +55,7 @@ class SimulatedUtterance:
 
     @property
     def is_running(self) -> bool:
-        return self.is_admitted and self.num_made < self.num_frames
+        return self.admitted_at > 0 and self.num_made < self.num_frames
 
     @property
     def is_unread(self) -> bool:
@@ -148,7 +148,7 @@ class SimulatedReplica:
     def _start(self) -> None:
         plan = self._scheduler.plan(is_rendering=self._samples is not None)
         for utterance in plan.admitted:
-            utterance.is_admitted = True
+            utterance.admitted_at = max(self.now, EPSILON_MS) / 1000
         if plan.admitted:
             self._step_ms += self.figures.admit(len(plan.admitted))
         if plan.stepped:
@@ -186,11 +186,15 @@ class SimulatedReplica:
         self._advance(self.figures.reader_ms)
         utterance.deliver(self.now + self.figures.host_ms / 2)
         if utterance.num_read < utterance.num_frames:
-            self.schedule(self.now + NEXT_CHUNK_MS, lambda: self._request_chunk(utterance))
+            self.schedule_request(utterance)
             return
         self._scheduler.remove(utterance)
         if utterance.on_end is not None:
             utterance.on_end(utterance)
+
+    def schedule_request(self, utterance: SimulatedUtterance) -> None:
+        """Schedule the client's request for the next chunk."""
+        self.schedule(self.now + NEXT_CHUNK_MS, lambda: self._request_chunk(utterance))
 
     def _request_chunk(self, utterance: SimulatedUtterance) -> None:
         utterance.request_chunk(self.now)

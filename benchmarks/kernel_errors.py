@@ -7,6 +7,7 @@ which they repeat bit for bit.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial, reduce
 from typing import Any, NamedTuple
@@ -278,8 +279,6 @@ def _convolved(given: Given, dilation: int) -> Tensor:
 
 def _product(given: Given) -> Iterator[Pair]:
     y = _convolved(given, given["dilation"])
-    if given["IS_CLAMPED"]:
-        y = y.clamp(-1.0, 1.0)
     if given["out"] is not None:
         yield _output(given["out"], y)
     if given["active"] is not None:
@@ -291,7 +290,7 @@ def _activated(y: Tensor, given: Given) -> Tensor:
         count = y.shape[-1] // given["frequency"].numel()
         pair = _tensors(given, "frequency", "inverse_gain")
         factor, share = (each.double().flatten().repeat(count) for each in pair)
-        return y + share * (y * factor).sin().square()
+        return y + share * (y * (factor * math.pi)).sin().square()
     return F.gelu(y) if given["ACTIVATION"] == codec_kernels.GELU.value else y
 
 

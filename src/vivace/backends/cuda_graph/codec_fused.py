@@ -12,7 +12,8 @@ merged when the weights are packed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -35,6 +36,13 @@ from vivace.backends.cuda_graph.codec_layers import (
 )
 from vivace.backends.cuda_graph.codec_plain import SlotDecoder
 from vivace.backends.cuda_graph.codec_tiles import SINGLE, SPLIT
+from vivace.backends.cuda_graph.codec_wgmma import (
+    ColumnParameters,
+    WgmmaKernels,
+    WideConvolution,
+    WideUnit,
+    load_kernels,
+)
 from vivace.model import ops
 from vivace.model.codec import Codec
 from vivace.model.codec_decoder import (
@@ -48,11 +56,14 @@ from vivace.model.codec_decoder import (
 from vivace.model.conv import CausalConv1d, CausalConvTranspose1d
 from vivace.model.layers import GatedMlp, RMSNorm, ScaledBlock
 
+MIN_WIDE_SLOTS = 10**9  # of a decoder that compiles codec_wgmma.cu; off until it is measured
+
 
 class FusedDecoder(SlotDecoder):
     def __init__(self, codec: Codec, num_rows: int, *, is_half: bool = False) -> None:
         self.name = f"fused kernels ({'float16' if is_half else '3xTF32'})"
-        packer, decoder = WeightPacker(is_half=is_half), codec.decoder
+        wide = load_kernels(codec.device) if is_half and num_rows >= MIN_WIDE_SLOTS else None
+        packer, decoder = WeightPacker(is_half=is_half, wide=wide), codec.decoder
         self._sum = packer.code_sum(decoder)
         self._input = packer.input(decoder)
         self._layers = packer.layers(decoder.pre_transformer)
@@ -94,8 +105,9 @@ class UpsamplingBlock:
 class WeightPacker:
     """Packs the decoder's weights into layers, and reserves the history of each."""
 
-    def __init__(self, *, is_half: bool) -> None:
+    def __init__(self, *, is_half: bool, wide: WgmmaKernels | None = None) -> None:
         self.histories = Histories()
+        self._wide = wide
         self._is_half = is_half
         self._dtype = torch.float16 if is_half else torch.float32  # behind the transformer
 
@@ -218,11 +230,24 @@ class WeightPacker:
         return UpsamplingBlock(
             self._upsample(up, units[0].act1),
             up.conv.out_channels,
-            tuple(
-                Unit(self._convolution(unit.conv1, unit.act2), self._convolution(unit.conv2, snake))
-                for unit, snake in zip(units, following, strict=True)
-            ),
+            tuple(map(self._unit, units, following)),
         )
+
+    def _unit(self, unit: ResidualUnit, after: nn.Module) -> Unit:
+        first = self._convolution(unit.conv1, unit.act2)
+        second = self._convolution(unit.conv2, after)
+        wide = WideUnit.pack(
+            self._wide, first.weight, second.weight,
+            _parameters(first), _parameters(second), first.dilation,
+        )  # fmt: skip
+        if wide is None:
+            first, second = self._widened(first), self._widened(second)
+        return Unit(first, second, wide)
+
+    def _widened(self, layer: Product) -> Product:
+        """The layer with packed weights for many rows, where the kernels support it."""
+        wide = WideConvolution.pack(self._wide, layer.weight, _parameters(layer), layer.dilation)
+        return replace(layer, wide=wide)
 
     def _convolution(self, layer: nn.Module, snake: nn.Module) -> Product:
         layer = cast("CausalConv1d", layer)
@@ -249,7 +274,9 @@ class WeightPacker:
         weight = _taps(layer).to(self._dtype)
         history = self._history(len(weight) - 1, layer.conv.in_channels)
         activation = self._snake(snake)
-        return Product(weight, layer.conv.bias, history=history, activation=activation)
+        return self._widened(
+            Product(weight, layer.conv.bias, history=history, activation=activation)
+        )
 
     def _history(self, reach: int, num_channels: int) -> int:
         return self.histories.add(reach * num_channels, self._dtype) if reach else -1
@@ -260,13 +287,22 @@ class WeightPacker:
         snake = cast("SnakeBeta", snake)
         assert snake.frequency is not None, "the codec is not folded"
         kind = kernels.SNAKE.value
-        return Activation(self._dtype, kind, snake.frequency, snake.inverse_gain)
+        frequency = snake.frequency / math.pi  # in half turns
+        return Activation(self._dtype, kind, frequency, snake.inverse_gain)
 
 
 def _taps(layer: CausalConvTranspose1d) -> Tensor:
     """[taps, stride * out, in]; the tap of the current input is last."""
     taps = layer.conv.weight.permute(2, 1, 0).unflatten(0, (-1, layer.stride))
     return taps.flip(0).flatten(1, 2).contiguous()
+
+
+def _parameters(layer: Product) -> ColumnParameters | None:
+    snake = layer.activation
+    if snake is None:
+        return None
+    num_columns, gain = layer.weight.shape[1], snake.inverse_gain
+    return ColumnParameters.spread(num_columns, layer.bias, snake.frequency, gain)
 
 
 def _fused(weight: Tensor | None) -> Tensor:

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 PLAIN, SNAKE, GELU = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
+TO_INTEGER = tl.constexpr(12582912.0)  # 1.5 * 2**23: adding it rounds a float32 to an integer
 
 
 @triton.jit
@@ -28,19 +29,6 @@ def sum_codes_kernel(
         code = tl.load(codes + frame * num_books + book)
         total += tl.load(tables + (book * num_codes + code) * width + c, mask=c < width, other=0.0)
     tl.store(out + (frame * 2 + is_rest) * width + c, total, mask=c < width)
-
-
-@triton.jit
-def _sine(x):
-    """sin(x) or -sin(x), for squares; exact in float32, without the slow path of tl.sin."""
-    turns = x * 0.3183098861837907  # 1 / pi
-    r = turns - tl.floor(turns + 0.5)
-    square = r * r
-    p = 0.07722016 * square - 0.59804517
-    p = p * square + 2.5500314
-    p = p * square - 5.167707
-    p = p * square + 3.1415925
-    return p * r
 
 
 @triton.jit
@@ -62,9 +50,20 @@ def _rounded(x, PRECISION: tl.constexpr):
 
 @triton.jit
 def _snake(x, n, frequency, inverse_gain):
-    """The snake activation of x [M, N], whose columns are the channels `n`."""
-    wave = _sine(x * tl.load(frequency + n)[None, :])
-    return x + tl.load(inverse_gain + n)[None, :] * (wave * wave)
+    """The snake activation of x [M, N], whose columns are the channels `n`.
+
+    `frequency` is in half turns. Every sum is an explicit FMA, so that codec_wgmma.cu computes the
+    same bits. The polynomial is sin(pi * r) for |r| <= 0.5; its sign does not matter.
+    """
+    turns = tl.load(frequency + n)[None, :]
+    r = tl.fma(x, turns, TO_INTEGER - tl.fma(x, turns, TO_INTEGER))
+    square = r * r
+    p = tl.fma(square, 0.07722016, -0.59804517)
+    p = tl.fma(p, square, 2.5500314)
+    p = tl.fma(p, square, -5.167707)
+    p = tl.fma(p, square, 3.1415925)
+    wave = p * r
+    return tl.fma(tl.load(inverse_gain + n)[None, :], wave * wave, x)
 
 
 @triton.jit
@@ -222,27 +221,36 @@ def unit_kernel(
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["num_rows", "length"])
+@triton.jit(do_not_specialize=["length"])
 def waveform_kernel(
-    x, history, slots, weight, bias, out, num_rows, length, size, history_stride,
-    TAPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
+    x, history, slots, weight, bias, out, length, size, history_stride,
+    TAPS: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """A convolution to one channel, clamped to -1 to 1; weight [taps, 1, size]."""
-    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    is_row = m < num_rows
-    batch, t = m // length, m % length
-    first = x + (m - t).to(tl.int64) * size
-    past = history + tl.load(slots + batch, mask=is_row, other=0) * history_stride
-    c = tl.arange(0, BLOCK_C)
-    acc = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
-    for tap in tl.static_range(TAPS):
-        row = _input_rows(first, past, t + tap - (TAPS - 1), TAPS - 1, size)
-        mask = is_row[:, None] & (c < size)[None, :]
-        a = tl.load(row[:, None] + c[None, :], mask=mask, other=0.0).to(tl.float32)
-        w = tl.load(weight + tap * size + c, mask=c < size, other=0.0).to(tl.float32)
-        acc += a * w[None, :]
-    y = tl.sum(acc, axis=1) + tl.load(bias)
-    tl.store(out + m, tl.minimum(tl.maximum(y, -1.0), 1.0), mask=is_row)
+    """A convolution to one channel, clamped to -1 to 1; weight [taps, 1, size].
+
+    A product gives the sum over channels of every input row for each tap, as 16 columns. The tap's
+    sums are then added along the diagonal, so that inputs are read once.
+    """
+    batch = tl.program_id(0).to(tl.int64)
+    first = tl.program_id(1) * (BLOCK_M - TAPS + 1)
+    row, tap = tl.arange(0, BLOCK_M), tl.arange(0, 16)
+    at = first + row - (TAPS - 1)
+    past = history + tl.load(slots + batch) * history_stride
+    rows = _input_rows(x + batch * length * size, past, at, TAPS - 1, size)
+    sums = tl.zeros((BLOCK_M, 16), tl.float32)
+    for start in range(0, size, BLOCK_K):
+        c = start + tl.arange(0, BLOCK_K)
+        mask = (at < length)[:, None] & (c < size)[None, :]
+        a = tl.load(rows[:, None] + c[None, :], mask=mask, other=0.0)
+        w_mask = (tap < TAPS)[:, None] & (c < size)[None, :]
+        w = tl.load(weight + tap[:, None] * size + c[None, :], mask=w_mask, other=0.0)
+        sums = tl.dot(a, tl.trans(w), sums, input_precision=PRECISION)
+    later = tl.minimum(row[:, None] + tap[None, :], BLOCK_M - 1)
+    diagonal = tl.where((tap < TAPS)[None, :], tl.gather(sums, later, 0), 0.0)
+    y = tl.sum(diagonal, axis=1) + tl.load(bias)
+    t = first + row
+    is_row = (row < BLOCK_M - TAPS + 1) & (t < length)
+    tl.store(out + batch * length + t, tl.minimum(tl.maximum(y, -1.0), 1.0), mask=is_row)
 
 
 @triton.jit(do_not_specialize=["length", "width"])

@@ -9,11 +9,12 @@ from torch import Tensor
 
 from vivace.backends.cuda_graph import codec_kernels as kernels
 from vivace.backends.cuda_graph.codec_tiles import HALF, SPLIT, UnitTile, pick_tile, pick_unit_tile
+from vivace.backends.cuda_graph.codec_wgmma import Inputs, Outputs, WideConvolution, WideUnit
 from vivace.backends.cuda_graph.tiles import power_of_two
 from vivace.model.layers import RMSNorm
 
 ALIGNMENT = 4  # float32 numbers: 16 bytes
-WAVEFORM_ROWS = 32  # the same for all batches: the order of a sum depends on it
+WAVEFORM_ROWS = 128  # inputs of a block; the same for all batches, like the order of its sums
 NORM_ROWS = 64  # maximum rows of a tile that also sums squares
 
 
@@ -99,6 +100,7 @@ class Product:
     is_gated: bool = False
     activation: Activation | None = None
     precision: str = SPLIT  # of a float32 weight, which is `rounded` for SINGLE
+    wide: WideConvolution | None = None  # for many rows
 
     @property
     def reach(self) -> int:
@@ -141,10 +143,26 @@ class Product:
         out: Tensor | None,  # before the activation
         active: Tensor | None,  # after it
     ) -> None:
+        history = past.histories.view(self.history) if self.reach else None
+        if self.wide is not None and self.wide.is_worthwhile(x.shape[0] * x.shape[1]):
+            self.wide.run(Inputs(x, history, past.slots), Outputs(residual, out, active))
+        else:
+            self._launch_tiles(x, past, history, residual, out, active)
+        if history is not None:
+            _keep(x, history, past.slots, self.reach)
+
+    def _launch_tiles(
+        self,
+        x: Tensor,
+        past: Past,
+        history: Tensor | None,
+        residual: Tensor | None,
+        out: Tensor | None,
+        active: Tensor | None,
+    ) -> None:
         batch, length, in_size = x.shape
         taps, columns, num_rows = len(self.weight), self._num_columns, batch * length
         activation, norm = self.activation, self.norm
-        history = past.histories.view(self.history) if self.reach else None
         max_rows = 128 if norm is None else NORM_ROWS
         precision = HALF if self.weight.dtype == torch.float16 else self.precision
         tile = pick_tile(num_rows, columns, in_size, x.device, precision, max_rows=max_rows)
@@ -163,8 +181,6 @@ class Product:
             BLOCK_M=tile.rows, BLOCK_N=tile.columns, BLOCK_K=tile.depth,
             num_warps=tile.num_warps, num_stages=tile.num_stages,
         )  # fmt: skip
-        if history is not None:
-            _keep(x, history, past.slots, self.reach)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +189,7 @@ class Unit:
 
     first: Product
     second: Product
+    wide: WideUnit | None = None  # for many rows
 
     def run(self, x: Tensor, active: Tensor, past: Past) -> tuple[Tensor, Tensor]:
         """The input before and after its activation to the output before and after the next one."""
@@ -187,7 +204,12 @@ class Unit:
         batch, length, size = x.shape
         tile = pick_unit_tile(batch * length, size, x.device) if x.dtype == torch.float16 else None
         next_active = torch.empty_like(x)
-        if tile is None:
+        if self.wide is not None and self.wide.is_worthwhile(batch, length):
+            history = past.histories.view(self.first.history)
+            outputs = Outputs(x, out, next_active)
+            self.wide.run(Inputs(active, history, past.slots), outputs)
+            _keep(active, history, past.slots, self.first.reach)
+        elif tile is None:
             self.second.launch(self.first.activate(active, past), past, x, out, next_active)
         else:
             self._launch_fused(x, active, past, out, next_active, tile)
@@ -232,10 +254,11 @@ class Waveform:
         batch, length, size = x.shape
         history = past.histories.view(self.history)
         out = x.new_empty(batch, length, dtype=torch.float32)
-        kernels.waveform_kernel[(-(-out.numel() // WAVEFORM_ROWS),)](
-            x, history, past.slots, self.weight, self.bias, out,
-            out.numel(), length, size, history.stride(0),
-            TAPS=len(self.weight), BLOCK_M=WAVEFORM_ROWS, BLOCK_C=power_of_two(size), num_warps=4,
+        taps = len(self.weight)
+        grid = (batch, -(-length // (WAVEFORM_ROWS - taps + 1)))
+        kernels.waveform_kernel[grid](
+            x, history, past.slots, self.weight, self.bias, out, length, size, history.stride(0),
+            TAPS=taps, PRECISION=SPLIT, BLOCK_M=WAVEFORM_ROWS, BLOCK_K=32, num_warps=4,
         )  # fmt: skip
         _keep(x, history, past.slots, len(self.weight) - 1)
         return out

@@ -65,6 +65,20 @@ def launch_cooperative(
     )
 
 
+def launch(
+    function: c_void_p,
+    grid: tuple[int, int],
+    num_threads: int,
+    shared: int,
+    request: ctypes.Structure,
+) -> None:
+    """Launch on the current stream; `request` is passed by value."""
+    stream = c_void_p(torch.cuda.current_stream().cuda_stream)
+    parameters = (c_void_p * 1)(ctypes.addressof(request))
+    sizes = map(c_uint, (*grid, 1, num_threads, 1, 1, shared))
+    _check(_driver().cuLaunchKernel(function, *sizes, stream, parameters, None))
+
+
 @cache
 def _driver() -> ctypes.CDLL:
     try:

@@ -1,0 +1,314 @@
+"""Launches the codec's convolutions of many rows on Hopper GPUs; see codec_wgmma.cu."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from ctypes import c_int, c_int64, c_uint64
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vivace.backends.cuda_graph.tiles import num_multiprocessors
+from vivace.backends.megakernel import driver
+from vivace.backends.megakernel.nvrtc import compile_source
+from vivace.errors import BackendUnavailableError
+
+ROWS, DEPTH = 256, 32  # rows of a tile of `convolution_*`, channels of one of its steps
+TILES = (192, 96)  # columns of a tile, widest first
+UNIT_ROWS: Final = {96: 64, 192: 192}  # rows of a tile of `unit_*`, by channels
+UNIT_DEPTH: Final = {96: 96, 192: 64}  # channels of a step
+UNIT_THREADS: Final = {96: 384, 192: 512}
+THREADS = 384
+UNIT_TAPS, MAX_DILATION = 7, 9
+WORST_ERROR = 1e-2  # of a kernel's result, relative to PyTorch's
+
+log = logging.getLogger(__name__)
+
+
+class Columns(ctypes.Structure):
+    """Parameters of a layer's outputs; float32 [columns]."""
+
+    _fields_ = [(name, c_uint64) for name in ("bias", "frequency", "inverse_gain")]
+
+
+class Rows(ctypes.Structure):
+    """Inputs and outputs of the last step; float16 [B, T, columns], or 0."""
+
+    _fields_ = [(name, c_uint64) for name in ("residual", "out", "active")]
+
+
+class ConvolutionArguments(ctypes.Structure):
+    _fields_ = [
+        *((name, c_uint64) for name in ("x", "history", "slots", "weight")),
+        ("columns", Columns),
+        ("rows", Rows),
+        ("history_stride", c_int64),
+        *(
+            (name, c_int)
+            for name in ("num_rows", "length", "in_size", "out_size", "taps", "dilation")
+        ),
+    ]
+
+
+class UnitArguments(ctypes.Structure):
+    _fields_ = [
+        *((name, c_uint64) for name in ("x", "history", "slots", "weight")),
+        ("hidden", Columns),
+        ("columns", Columns),
+        ("rows", Rows),
+        ("history_stride", c_int64),
+        *((name, c_int) for name in ("num_streams", "length", "dilation")),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Inputs of a layer with their past."""
+
+    x: Tensor  # float16 [B, T, channels], contiguous
+    history: Tensor | None  # float16 [slots, at least reach * channels]
+    slots: Tensor  # int64 [B]
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Tensors that a layer writes, before and after its activation, and the residual it adds."""
+
+    residual: Tensor | None
+    out: Tensor | None
+    active: Tensor | None
+
+    @property
+    def rows(self) -> Rows:
+        return Rows(*(_address(each) for each in (self.residual, self.out, self.active)))
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnParameters:
+    """Bias and snake activation of a layer, each float32 [columns]."""
+
+    bias: Tensor
+    frequency: Tensor
+    inverse_gain: Tensor
+
+    @classmethod
+    def spread(cls, num_columns: int, *parameters: Tensor | None) -> ColumnParameters | None:
+        """Repeat the parameters of one output step; None where one is missing."""
+        known = [each for each in parameters if each is not None]
+        if len(known) < len(parameters):
+            return None
+        return cls(*(each.float().flatten().repeat(num_columns // each.numel()) for each in known))
+
+    @property
+    def columns(self) -> Columns:
+        return Columns(*(_address(each) for each in (self.bias, self.frequency, self.inverse_gain)))
+
+
+class WgmmaKernels:
+    """The compiled kernels of a device."""
+
+    def __init__(self, device: torch.device) -> None:
+        code = compile_source(kernel_source(), "sm_90a", [])
+        self._module = driver.Module(code)
+        self.num_processors = num_multiprocessors(device)
+        names = [*(f"convolution_{tile}" for tile in TILES), "unit_192", "unit_96"]
+        self._shared = dict(zip(names, self._module.numbers("shared_bytes"), strict=True))
+        self._functions = {name: self._module.function(name) for name in names}
+        for name, function in self._functions.items():
+            driver.allow_shared(function, self._shared[name])
+
+    def launch(
+        self, name: str, grid: tuple[int, int], num_threads: int, request: ctypes.Structure
+    ) -> None:
+        driver.launch(self._functions[name], grid, num_threads, self._shared[name], request)
+
+
+@dataclass(frozen=True, slots=True)
+class WideConvolution:
+    """A convolution and its snake activation."""
+
+    kernels: WgmmaKernels
+    weight: Tensor  # packed
+    parameters: ColumnParameters
+    taps: int
+    dilation: int
+    tile: int  # columns
+
+    @classmethod
+    def pack(
+        cls,
+        kernels: WgmmaKernels | None,
+        weight: Tensor,  # float16 [taps, columns, in]
+        parameters: ColumnParameters | None,
+        dilation: int,
+    ) -> WideConvolution | None:
+        """None where the kernels do not support the layer."""
+        taps, num_columns, in_size = weight.shape
+        tile = next((tile for tile in TILES if num_columns % tile == 0), None)
+        if kernels is None or parameters is None or tile is None or in_size % DEPTH:
+            return None
+        packed = weight[:, _column_order(num_columns, weight.device)]
+        packed = packed.view(taps, num_columns // tile, tile, in_size // DEPTH, DEPTH // 8, 8)
+        packed = packed.permute(1, 0, 3, 4, 2, 5).contiguous()
+        return cls(kernels, packed, parameters, taps, dilation, tile)
+
+    def is_worthwhile(self, num_rows: int) -> bool:
+        """Whether there is a tile for every multiprocessor."""
+        num_tiles = len(self.weight) * (num_rows // ROWS)
+        return num_tiles >= self.kernels.num_processors
+
+    def run(self, inputs: Inputs, outputs: Outputs) -> None:
+        batch, length, in_size = inputs.x.shape
+        num_tiles = len(self.weight)
+        request = ConvolutionArguments(
+            *_addresses(inputs), _address(self.weight), self.parameters.columns, outputs.rows,
+            0 if inputs.history is None else inputs.history.stride(0),
+            batch * length, length, in_size, num_tiles * self.tile, self.taps, self.dilation,
+        )  # fmt: skip
+        grid = (num_tiles, -(-batch * length // ROWS))
+        self.kernels.launch(f"convolution_{self.tile}", grid, THREADS, request)
+
+
+@dataclass(frozen=True, slots=True)
+class WideUnit:
+    """A residual unit of 96 or 192 channels."""
+
+    kernels: WgmmaKernels
+    weight: Tensor  # packed: the convolution's, then the linear layer's
+    hidden: ColumnParameters
+    parameters: ColumnParameters
+    dilation: int
+
+    @classmethod
+    def pack(
+        cls,
+        kernels: WgmmaKernels | None,
+        first: Tensor,  # float16 [taps, channels, channels]
+        second: Tensor,  # float16 [1, channels, channels]
+        hidden: ColumnParameters | None,
+        parameters: ColumnParameters | None,
+        dilation: int,
+    ) -> WideUnit | None:
+        """None where the kernels do not support the unit."""
+        taps, num_channels, in_size = first.shape
+        is_fit = num_channels == in_size and num_channels in UNIT_ROWS and taps == UNIT_TAPS
+        if kernels is None or hidden is None or parameters is None:
+            return None
+        if not is_fit or dilation > MAX_DILATION:
+            return None
+        depth = UNIT_DEPTH[num_channels]
+        packed = torch.cat([first, second[:, _column_order(num_channels, second.device)]])
+        packed = packed.view(taps + 1, num_channels, num_channels // depth, depth // 8, 8)
+        packed = packed.permute(0, 2, 3, 1, 4).contiguous()
+        return cls(kernels, packed, hidden, parameters, dilation)
+
+    def is_worthwhile(self, num_streams: int, length: int) -> bool:
+        num_tiles = num_streams * (length // UNIT_ROWS[len(self.parameters.bias)])
+        return num_tiles >= self.kernels.num_processors
+
+    def run(self, inputs: Inputs, outputs: Outputs) -> None:
+        batch, length, size = inputs.x.shape
+        assert inputs.history is not None
+        request = UnitArguments(
+            *_addresses(inputs), _address(self.weight), self.hidden.columns,
+            self.parameters.columns, outputs.rows, inputs.history.stride(0),
+            batch, length, self.dilation,
+        )  # fmt: skip
+        grid = (self.kernels.num_processors, 1)
+        self.kernels.launch(f"unit_{size}", grid, UNIT_THREADS[size], request)
+
+
+def load_kernels(device: torch.device) -> WgmmaKernels | None:
+    """The kernels if the device is a Hopper GPU on which they compile and compute correctly."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) != (9, 0):
+        return None
+    try:
+        kernels = WgmmaKernels(device)
+        _check(kernels, device)
+    except BackendUnavailableError as error:
+        log.warning("the codec of many streams runs with Triton's products instead: %s", error)
+        return None
+    return kernels
+
+
+def kernel_source() -> str:
+    source = Path(__file__).with_suffix(".cu").read_text()
+    mark = "// -- PRODUCTS OF THE HOST --\n"
+    return source.replace(mark, "".join(_product_source(columns) for columns in TILES))
+
+
+def _product_source(columns: int) -> str:
+    """`wgmma` and `wgmma_registers` of 64 rows, so many columns and 16 channels."""
+    count = columns // 2  # sums of a thread
+    sums = ", ".join(f"%{i}" for i in range(count))
+    outputs = ", ".join(f'"+f"(sums[{i}])' for i in range(count))
+    words = ", ".join(f"%{count + i}" for i in range(4))
+    operation = f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.f16.f16 {{{sums}}}"
+    return f"""
+template <> DEVICE void wgmma<{columns}>(float (&sums)[{count}], u64 a, u64 b) {{
+    asm volatile("{operation}, %{count}, %{count + 1}, 1, 1, 1, 0, 0;" : {outputs}
+                 : "l"(a), "l"(b));
+}}
+template <> DEVICE void wgmma_registers<{columns}>(float (&sums)[{count}], const u32* a, u64 b) {{
+    asm volatile("{operation}, {{{words}}}, %{count + 4}, 1, 1, 1, 0;" : {outputs}
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}}
+"""
+
+
+def _column_order(num_columns: int, device: torch.device) -> Tensor:
+    """Columns in the order in which every thread gets eight neighbouring ones of 32."""
+    place = torch.arange(num_columns, device=device)
+    return 32 * (place // 32) + 8 * (place % 8 // 2) + 2 * (place % 32 // 8) + place % 2
+
+
+def _check(kernels: WgmmaKernels, device: torch.device) -> None:
+    """Compare the kernels with PyTorch on random numbers."""
+    generator = torch.Generator(device).manual_seed(0)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, device=device, generator=generator)
+
+    slots = torch.tensor([1, 0], device=device)
+    for size in TILES:
+        reach = UNIT_TAPS - 1
+        x, history = draw(2, 300, size).half(), draw(2, reach * size).half()
+        first, second = (draw(taps, size, size).mul(size**-0.5).half() for taps in (UNIT_TAPS, 1))
+        parameters = ColumnParameters(draw(size), draw(size).abs(), draw(size).abs())
+        joined = torch.cat((history.view(2, reach, size)[slots], x), dim=1)
+        expected = parameters.bias + _convolved(joined, first)
+        found = torch.empty_like(x)
+        inputs, outputs = Inputs(x, history, slots), Outputs(None, found, None)
+        if convolution := WideConvolution.pack(kernels, first, parameters, 1):
+            convolution.run(inputs, outputs)
+            _compare(found, expected)
+        if unit := WideUnit.pack(kernels, first, second, parameters, parameters, 1):
+            unit.run(inputs, outputs)
+            turns = torch.sin(torch.pi * parameters.frequency * expected)
+            hidden = expected + parameters.inverse_gain * turns**2
+            _compare(found, parameters.bias + _convolved(hidden.half(), second))
+
+
+def _convolved(x: Tensor, weight: Tensor) -> Tensor:
+    """[B, T, in] and [taps, out, in] to [B, T - taps + 1, out], in float32."""
+    filters = weight.float().permute(1, 2, 0)
+    return F.conv1d(x.float().transpose(1, 2), filters).transpose(1, 2)
+
+
+def _compare(found: Tensor, expected: Tensor) -> None:
+    error = float((found - expected).norm() / expected.norm())
+    if not error < WORST_ERROR:
+        raise BackendUnavailableError(f"their results are off by {error:.1e}")
+
+
+def _addresses(inputs: Inputs) -> tuple[int, ...]:
+    return tuple(_address(each) for each in (inputs.x, inputs.history, inputs.slots))
+
+
+def _address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()

@@ -1,0 +1,160 @@
+"""The codec's kernels for many rows against the kernels for few, bit for bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from shapes import load_configs, random_module
+from torch import Tensor
+
+from vivace.model.codec import Codec
+
+pytest.importorskip("triton")
+from vivace.backends.cuda_graph import codec_fused
+from vivace.backends.cuda_graph.codec_fused import FusedDecoder
+from vivace.backends.cuda_graph.codec_kernels import SNAKE
+from vivace.backends.cuda_graph.codec_layers import Activation, Histories, Past, Product
+from vivace.backends.cuda_graph.codec_wgmma import (
+    ColumnParameters,
+    Inputs,
+    Outputs,
+    WgmmaKernels,
+    WideConvolution,
+    WideUnit,
+    load_kernels,
+)
+
+CUDA = torch.device("cuda")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0),
+        reason="no Hopper GPU",
+    ),
+]
+
+
+@pytest.fixture(autouse=True)
+def quietly() -> object:
+    torch.manual_seed(0)
+    with torch.inference_mode():
+        yield
+
+
+@pytest.fixture(scope="module")
+def kernels() -> WgmmaKernels:
+    loaded = load_kernels(CUDA)
+    assert loaded is not None
+    return loaded
+
+
+def random_half(*shape: int, scale: float = 1.0) -> Tensor:
+    return (torch.randn(*shape, device=CUDA) * scale).half()
+
+
+def unwritten(x: Tensor, num_columns: int) -> Tensor:
+    return torch.full((*x.shape[:2], num_columns), torch.nan, device=CUDA, dtype=torch.half)
+
+
+class Layer:
+    """A random convolution with its slots' history, computed by the kernels for few rows."""
+
+    def __init__(self, num_slots: int, taps: int, columns: int, size: int, dilation: int) -> None:
+        histories, reach = Histories(), (taps - 1) * dilation
+        number = histories.add(reach * size, torch.half) if reach else -1
+        histories.allocate(num_slots + 1, CUDA)
+        if reach:
+            histories.view(number).copy_(random_half(num_slots + 1, reach * size))
+        self.history = histories.view(number).clone() if reach else None
+        slots = torch.randperm(num_slots + 1, device=CUDA)[:num_slots].contiguous()
+        self.past = Past(histories, slots, torch.zeros(0))
+        numbers = torch.randn(3, columns, device=CUDA)
+        self.parameters = ColumnParameters(numbers[0], *numbers[1:].abs())
+        snake = Activation(
+            torch.half, SNAKE.value, self.parameters.frequency, self.parameters.inverse_gain
+        )
+        weight = random_half(taps, columns, size, scale=(taps * size) ** -0.5)
+        bias = self.parameters.bias
+        self.few = Product(weight, bias, dilation, number, activation=snake)
+
+
+@pytest.mark.parametrize(
+    ("num_slots", "length", "taps", "columns", "size", "dilation"),
+    [
+        (3, 32, 7, 384, 384, 3),
+        (5, 160, 7, 768, 768, 9),
+        (2, 300, 2, 288, 192, 1),
+        (1, 256, 1, 384, 384, 1),
+        (7, 1, 7, 192, 64, 9),
+        (300, 1, 2, 1920, 768, 1),
+    ],
+)
+@pytest.mark.parametrize("has_residual", [True, False])
+def test_wide_convolution_equals_triton_to_the_bit(
+    kernels: WgmmaKernels,
+    num_slots: int,
+    length: int,
+    taps: int,
+    columns: int,
+    size: int,
+    dilation: int,
+    has_residual: bool,
+) -> None:
+    layer = Layer(num_slots, taps, columns, size, dilation)
+    wide = WideConvolution.pack(kernels, layer.few.weight, layer.parameters, dilation)
+    assert wide is not None
+    x = random_half(num_slots, length, size)
+    residual = random_half(num_slots, length, columns) if has_residual else None
+    out, active = unwritten(x, columns), unwritten(x, columns)
+    wide.run(Inputs(x, layer.history, layer.past.slots), Outputs(residual, out, active))
+    expected = layer.few.run_both(x, layer.past, residual=residual)
+    assert torch.equal(out, expected[0])
+    assert torch.equal(active, expected[1])
+
+
+@pytest.mark.parametrize("size", [96, 192])
+@pytest.mark.parametrize(
+    ("num_slots", "length", "dilation"),
+    [(1, 1, 1), (2, 128, 3), (3, 300, 9), (40, 640, 9), (600, 33, 1)],
+)
+@pytest.mark.parametrize("is_last", [True, False])
+def test_wide_unit_equals_two_triton_products_to_the_bit(
+    kernels: WgmmaKernels, size: int, num_slots: int, length: int, dilation: int, is_last: bool
+) -> None:
+    first, second = Layer(num_slots, 7, size, size, dilation), Layer(num_slots, 1, size, size, 1)
+    wide = WideUnit.pack(
+        kernels, first.few.weight, second.few.weight,
+        first.parameters, second.parameters, dilation,
+    )  # fmt: skip
+    assert wide is not None
+    x, residual = random_half(num_slots, length, size), random_half(num_slots, length, size)
+    out, active = unwritten(x, size), unwritten(x, size)
+    inputs = Inputs(x, first.history, first.past.slots)
+    wide.run(inputs, Outputs(residual, None if is_last else out, active))
+    hidden = first.few.activate(x, first.past)
+    expected = second.few.run_both(hidden, second.past, residual=residual)
+    assert is_last or torch.equal(out, expected[0])
+    assert torch.equal(active, expected[1])
+
+
+def test_released_codec_samples_do_not_depend_on_the_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The released shape: 64 streams use the kernels for many rows, a single stream does not."""
+    _, config = load_configs("0.6B-CustomVoice")
+    codec = random_module(Codec, config, CUDA, torch.float32)
+    codec.fold()
+    monkeypatch.setattr(codec_fused, "MIN_WIDE_SLOTS", 1)
+    many = FusedDecoder(codec, 65, is_half=True)
+    assert many._blocks[0].units[0].first.wide is not None
+    assert all(unit.wide is not None for block in many._blocks[2:] for unit in block.units)
+    monkeypatch.setattr(codec_fused, "MIN_WIDE_SLOTS", 1_000)
+    few = FusedDecoder(codec, 65, is_half=True)
+    rows = torch.arange(64, device=CUDA)
+    codes = torch.randint(2048, (64, 18, 16), device=CUDA)
+    alone = torch.cat([few.decode(rows[:1], part)[0] for part in codes[:1].split(1, dim=1)])
+    for num_slots, sizes in ((64, [8, 8, 1, 1]), (32, [16, 2]), (64, [1, 1, 8, 8])):
+        many.reset(rows)
+        parts = codes[:num_slots].split(sizes, dim=1)
+        found = torch.cat([many.decode(rows[:num_slots], part)[0] for part in parts])
+        assert torch.equal(found, alone)

@@ -28,11 +28,12 @@ NUMBERS = {
     **dict.fromkeys(("part_out", "part_max", "part_sum", "parts", "watched_scores"), "*fp32"),
 }
 ATTENTION = {"NUM_KV": 8, "GROUP": 2, "D": 128, "OVERLAPS": False}
+NO_TILES = {"x_tiles": None, "weight_tiles": None}
 PRODUCT = {"BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 64, "DEPTH": 1024, "IS_EVEN": True}
 KERNELS: list[tuple[Any, dict[str, Any]]] = [
     (
         attention_kernels.attend_frame_kernel,
-        {**ATTENTION, "NUM_NEW": 1, "NUM_POSITIONS": 16, "BLOCK": 16},
+        {**ATTENTION, "NUM_NEW": 1, "NUM_POSITIONS": 16, "BLOCK": 16, "ROWS": 2},
     ),
     (
         attention_kernels.attend_slots_kernel,
@@ -40,22 +41,29 @@ KERNELS: list[tuple[Any, dict[str, Any]]] = [
     ),
     (attention_kernels.store_keys_kernel, {**ATTENTION, "BLOCK": 8, "CHUNK": 64}),
     (attention_kernels.attend_prompts_kernel, {**ATTENTION, "ROWS": 8, "BLOCK": 16, "CHUNK": 64}),
-    (product_kernels.rms_norm_kernel, {"BLOCK": 1024, "OVERLAPS": False}),
+    (product_kernels.rms_norm_kernel, {"BLOCK": 1024, "IS_EARLY": True, "OVERLAPS": False}),
     (
         product_kernels.linear_kernel,
-        {**PRODUCT, "NORM_ROWS": 1, "HAS_BIAS": True, "IS_GATED": True, "OVERLAPS": False},
+        PRODUCT
+        | NO_TILES
+        | {"NORM_ROWS": 1, "HAS_BIAS": True, "IS_GATED": True, "OVERLAPS": False},
     ),
     (product_kernels.residual_linear_kernel, {**PRODUCT, "OVERLAPS": False}),
-    (product_kernels.residual_norm_kernel, {"BLOCK": 1024, "OVERLAPS": False}),
+    (product_kernels.residual_norm_kernel, {"BLOCK": 1024, "IS_EARLY": True, "OVERLAPS": False}),
 ]
 
 
 def compiled(
-    kernel: Any, constants: dict[str, Any], capability: int = 90, **options: Any
+    kernel: Any,
+    constants: dict[str, Any],
+    capability: int = 90,
+    types: dict[str, str] | None = None,
+    **options: Any,
 ) -> CompiledKernel:
-    """Compile a kernel as for aligned tensors."""
+    """Compile a kernel as for aligned tensors; `types` are those of some arguments."""
     names = kernel.arg_names
-    signature = {n: "constexpr" if n in constants else NUMBERS.get(n, "*bf16") for n in names}
+    known = NUMBERS | (types or {})
+    signature = {n: "constexpr" if n in constants else known.get(n, "*bf16") for n in names}
     source = ASTSource(
         fn=kernel,
         signature=signature,
@@ -63,7 +71,7 @@ def compiled(
         attrs={
             (place,): [["tt.divisibility", 16]]
             for place, name in enumerate(names)
-            if signature[name] not in ("constexpr", "fp32") and name not in UNALIGNED
+            if signature[name][0] in "*i" and name not in UNALIGNED
         },
     )
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
@@ -99,11 +107,44 @@ def test_products_fit_shared_memory_of_every_gpu(
     ):
         out = torch.empty(num_rows, columns, dtype=torch.bfloat16, device="meta")
         cut = tiles.tiles(out, depth, **shape)
-        constants = {"BLOCK_M": cut.rows, "BLOCK_N": cut.columns, "BLOCK_K": cut.depth}
-        constants |= {"DEPTH": tiles.power_of_two(depth), "IS_EVEN": True, "OVERLAPS": False}
+        constants: dict[str, Any] = {"BLOCK_M": cut.rows, "BLOCK_N": cut.columns}
+        constants |= {
+            "BLOCK_K": cut.depth,
+            "DEPTH": tiles.power_of_two(depth),
+            "IS_EVEN": True,
+            "OVERLAPS": False,
+        }
         kernel: Any = product_kernels.residual_linear_kernel
         if "has_residual" not in shape:
             kernel = product_kernels.linear_kernel
             constants |= {"NORM_ROWS": 0, "HAS_BIAS": False, "IS_GATED": "is_gated" in shape}
         options = {"num_warps": cut.num_warps, "num_stages": cut.num_stages}
-        assert compiled(kernel, constants, capability, **options).metadata.shared <= 2**10 * kib
+        types = {}
+        if "has_residual" not in shape and capability == 90 and num_rows > 16:
+            types["x_tiles"] = f"tensordesc<bf16[{cut.rows}, {cut.depth}]>"
+            types["weight_tiles"] = f"tensordesc<bf16[{cut.columns}, {cut.depth}]>"
+        elif "has_residual" not in shape:
+            constants |= NO_TILES
+        found = compiled(kernel, constants, capability, types, **options)
+        assert found.metadata.shared <= 2**10 * kib
+
+
+@pytest.mark.parametrize("num_rows", [64, 128, 256])
+def test_split_products_copy_tiles_and_fit_shared_memory(
+    monkeypatch: pytest.MonkeyPatch, num_rows: int
+) -> None:
+    monkeypatch.setattr(tiles, "_is_hopper", lambda device: True)
+    out = torch.empty(num_rows, 2048, dtype=torch.bfloat16, device="meta")
+    cut = tiles.split_tiles(out, 6144)
+    assert cut is not None
+    constants = {"BLOCK_M": cut.rows, "BLOCK_N": cut.columns, "BLOCK_K": cut.depth}
+    constants |= {"GROUP": tiles.GROUP, "DEPTH": 8192, "OVERLAPS": False}
+    types = {
+        "x_tiles": f"tensordesc<bf16[{cut.rows}, {cut.depth}]>",
+        "weight_tiles": f"tensordesc<bf16[{cut.columns}, {cut.depth}]>",
+    }
+    options = {"num_warps": cut.num_warps, "num_stages": cut.num_stages}
+    found = compiled(product_kernels.split_linear_kernel, constants, 90, types, **options)
+    assert found.metadata.shared <= 2**10 * 227
+    assert "cp.async.bulk.tensor" in found.asm["ptx"]
+    assert "wgmma" in found.asm["ptx"]

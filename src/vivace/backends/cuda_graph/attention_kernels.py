@@ -212,11 +212,20 @@ def attend_prompts_kernel(
     tl.store(out + out_at[:, None] + d, y, mask=is_query[:, None])
 
 
+@triton.jit
+def _repeated(x, ROWS: tl.constexpr):
+    """[R, D] to [ROWS, D], row r being row r % R of x: a tensor core needs 16 rows."""
+    R: tl.constexpr = x.shape[0]
+    D: tl.constexpr = x.shape[1]
+    return tl.reshape(tl.broadcast_to(x[None, :, :], (ROWS // R, R, D)), (ROWS, D))
+
+
 @triton.jit(do_not_specialize=["first"])
 def attend_frame_kernel(
     qkv, keys, values, q_weight, k_weight, cos, sin, out, first, eps, softmax_scale,
     NUM_KV: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr,
     NUM_NEW: tl.constexpr, NUM_POSITIONS: tl.constexpr, BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,  # queries of one block, rounded up to a power of two
     OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """The predictor's attention: `NUM_NEW` new tokens per slot from position `first` on."""
@@ -231,6 +240,11 @@ def attend_frame_kernel(
     k = tl.load(keys + at, mask=(t < first)[:, None], other=0.0)
     v = tl.load(values + at, mask=(t < first)[:, None], other=0.0)
     wait_for_last(OVERLAPS)  # an earlier kernel stored the keys and values above
+    r = tl.arange(0, ROWS)  # token and query head
+    token = r // GROUP
+    q_at = start + token * width + (head * GROUP + r % GROUP) * D
+    is_query = r < NUM_NEW * GROUP
+    q = _rotated(q_at, is_query, q_weight, cos, sin, first + token, eps, D, dtype)
     one = tl.arange(0, 1)
     for i in tl.static_range(NUM_NEW):
         k_head = start + i * width + (GROUP * NUM_KV + head + one) * D
@@ -241,16 +255,13 @@ def attend_frame_kernel(
         is_new = (t == first + i)[:, None]
         k = tl.where(is_new, new_k, k)
         v = tl.where(is_new, new_v, v)
-    r = tl.arange(0, 16)  # token and query head
-    token = r // GROUP
-    is_query = r < NUM_NEW * GROUP
-    q_at = start + token * width + (head * GROUP + r % GROUP) * D
-    q = _rotated(q_at, is_query, q_weight, cos, sin, first + token, eps, D, dtype)
-    scores = tl.dot(q, tl.trans(k), input_precision="ieee") * softmax_scale
+    r = tl.arange(0, 16)  # the queries, repeated
+    token = r % ROWS // GROUP
+    scores = tl.dot(_repeated(q, 16), tl.trans(k), input_precision="ieee") * softmax_scale
     scores = tl.where(t[None, :] <= (first + token)[:, None], scores, -float("inf"))
     p = tl.exp(scores - tl.max(scores, 1)[:, None])
     total = tl.sum(p, 1)
     mixed = tl.dot(p.to(dtype), v, input_precision="ieee") / total[:, None]
     row = slot * NUM_NEW + token
-    out_at = ((row * NUM_KV + head) * GROUP + r % GROUP) * D
-    tl.store(out + out_at[:, None] + d, mixed.to(dtype), mask=is_query[:, None])
+    out_at = ((row * NUM_KV + head) * GROUP + r % ROWS % GROUP) * D
+    tl.store(out + out_at[:, None] + d, mixed.to(dtype), mask=(r < NUM_NEW * GROUP)[:, None])

@@ -80,6 +80,13 @@ def draw_kernel(
     extra = tl.where(tl.load(is_greedy + row) != 0, 0.0, extra)
     heat = tl.load(temperature + row)
     rank = tl.load(last + row).to(tl.int32) + 1
+    w = tl.arange(0, WIDTH_BLOCK)
+    sum_at = code_sum + row * width + w
+    total = tl.zeros((WIDTH_BLOCK,), tl.float32)
+    was_good = tl.full((), 1, tl.int8)
+    if not IS_FIRST:  # an earlier draw wrote them
+        total = tl.load(sum_at, mask=w < width, other=0.0)
+        was_good = tl.load(is_finite + row)
     wait_for_last(OVERLAPS)
     scores = tl.load(logits + row * num_codes + v, mask=is_code, other=-float("inf"))
     scores = scores.to(tl.float32)
@@ -104,18 +111,10 @@ def draw_kernel(
     code = tl.minimum(code, num_codes - 1)
     is_good = (best > -float("inf")) & (best < float("inf")) & (is_broken == 0)
     tl.store(codes + row * code_stride + book, code.to(tl.int64))
-    w = tl.arange(0, WIDTH_BLOCK)
     vector = tl.load(embedding + code.to(tl.int64) * width + w, mask=w < width, other=0.0)
     tl.store(next_x + row * next_stride + w, vector, mask=w < width)
-    at = code_sum + row * width + w
-    if IS_FIRST:
-        tl.store(at, vector.to(tl.float32), mask=w < width)
-        tl.store(is_finite + row, is_good.to(tl.int8))
-    else:
-        before = tl.load(at, mask=w < width, other=0.0)
-        tl.store(at, before + vector.to(tl.float32), mask=w < width)
-        was_good = tl.load(is_finite + row)
-        tl.store(is_finite + row, was_good & is_good.to(tl.int8))
+    tl.store(sum_at, total + vector.to(tl.float32), mask=w < width)
+    tl.store(is_finite + row, was_good & is_good.to(tl.int8))
 
 
 def gumbel_noise(
@@ -156,5 +155,5 @@ def draw_code(
         IS_FIRST=book == 0, IS_SHAPED=draws.kind.has_top_p,
         NUM_BITS=16 if book and logits.dtype == torch.bfloat16 else 32,
         BLOCK=power_of_two(num_codes),
-        WIDTH_BLOCK=power_of_two(embedding.shape[1]), num_warps=8, **options(logits),
+        WIDTH_BLOCK=power_of_two(embedding.shape[1]), num_warps=4, **options(logits),
     )  # fmt: skip

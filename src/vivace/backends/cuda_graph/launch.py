@@ -153,7 +153,8 @@ def attend_frame(
         first, q_norm.eps, heads.head_dim**-0.5,
         NUM_KV=heads.num_kv_heads, GROUP=heads.group, D=heads.head_dim,
         NUM_NEW=num_new, NUM_POSITIONS=num_positions,
-        BLOCK=max(16, power_of_two(num_positions)), num_warps=FRAME_WARPS,
+        BLOCK=max(16, power_of_two(num_positions)), ROWS=power_of_two(num_new * heads.group),
+        num_warps=FRAME_WARPS,
         **options(qkv, is_rotating=True),
     )  # fmt: skip
     return out

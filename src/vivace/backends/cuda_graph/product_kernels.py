@@ -18,15 +18,21 @@ PARTS = tl.constexpr(
 
 
 @triton.jit
-def wait_for_last(OVERLAPS: tl.constexpr):
+def wait_for_last(OVERLAPS: tl.constexpr, IS_EARLY: tl.constexpr = False):
     """Programmatic dependent launch: wait for the previous kernel, then let the next one start.
 
     In the other order, waiting kernels would occupy multiprocessors that the working kernel needs.
     Because of this order, all kernels but the previous one have ended, so a kernel may read their
     results before the wait.
+
+    `IS_EARLY` lets the next kernel start first. It is for short kernels before a product, which
+    reads only weights before its own wait.
     """
+    if OVERLAPS and IS_EARLY:
+        gdc_launch_dependents()
     if OVERLAPS:
         gdc_wait()
+    if OVERLAPS and not IS_EARLY:
         gdc_launch_dependents()
 
 
@@ -75,9 +81,10 @@ def _normalise(x, weight, out, size, eps, BLOCK: tl.constexpr):
 
 @triton.jit
 def rms_norm_kernel(
-    x, weight, out, size, x_stride, eps, BLOCK: tl.constexpr, OVERLAPS: tl.constexpr
-):
-    wait_for_last(OVERLAPS)
+    x, weight, out, size, x_stride, eps,
+    BLOCK: tl.constexpr, IS_EARLY: tl.constexpr, OVERLAPS: tl.constexpr,
+):  # fmt: skip
+    wait_for_last(OVERLAPS, IS_EARLY)
     row = tl.program_id(0)
     _normalise(x + row * x_stride, weight, out + row * size, size, eps, BLOCK)
 
@@ -85,6 +92,7 @@ def rms_norm_kernel(
 @triton.jit(do_not_specialize=["num_rows"])
 def linear_kernel(
     x, weight, bias, norm_weight, out,
+    x_tiles, weight_tiles,  # tensor descriptors of x and weight, or None
     num_rows, n_size, k_size, x_stride, eps,
     NORM_ROWS: tl.constexpr,  # rows to normalise in this kernel; 0: x is normalised already
     HAS_BIAS: tl.constexpr,
@@ -95,8 +103,9 @@ def linear_kernel(
 ):  # fmt: skip
     """out[m, n] = sum over k of norm(x)[m, k] * weight[n, k], then bias or gating."""
     dtype: tl.constexpr = x.dtype.element_ty
-    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    row, column = tl.program_id(0) * BLOCK_M, tl.program_id(1) * BLOCK_N
+    m = row + tl.arange(0, BLOCK_M)
+    n = column + tl.arange(0, BLOCK_N)
     w_rows = weight + n.to(tl.int64) * k_size
     u_rows = w_rows + n_size.to(tl.int64) * k_size
     if OVERLAPS and IS_EVEN and DEPTH >= LINE:
@@ -107,25 +116,31 @@ def linear_kernel(
     is_row = m < num_rows
     scale = tl.full((BLOCK_M,), 1.0, tl.float32)
     if NORM_ROWS > 0:
-        for row in tl.static_range(NORM_ROWS):
-            value = _row_scale(x + row * x_stride, k_size, eps, DEPTH)
-            scale = tl.where(m == row, value, scale)
+        for i in tl.static_range(NORM_ROWS):
+            value = _row_scale(x + i * x_stride, k_size, eps, DEPTH)
+            scale = tl.where(m == i, value, scale)
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     up_acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for start in range(0, k_size, BLOCK_K):
         k = start + tl.arange(0, BLOCK_K)[None, :]
         x_mask = is_row[:, None] if IS_EVEN else is_row[:, None] & (k < k_size)
         w_mask = (n < n_size)[:, None] & (k < k_size)
-        a = tl.load(x + m[:, None] * x_stride + k, mask=x_mask, other=0.0)
-        w_at = w_rows[:, None] + k
-        w = tl.load(w_at) if IS_EVEN else tl.load(w_at, mask=w_mask, other=0.0)
+        if x_tiles is None:
+            a = tl.load(x + m[:, None] * x_stride + k, mask=x_mask, other=0.0)
+            w_at = w_rows[:, None] + k
+            w = tl.load(w_at) if IS_EVEN else tl.load(w_at, mask=w_mask, other=0.0)
+        else:
+            a, w = x_tiles.load([row, start]), weight_tiles.load([column, start])
         if NORM_ROWS > 0:
             factor = tl.load(norm_weight + k, mask=k < k_size, other=0.0)
             a = scaled(a, scale[:, None], factor, dtype)
         acc = tl.dot(a, tl.trans(w), acc, input_precision="ieee")
         if IS_GATED:
-            u_at = u_rows[:, None] + k
-            u = tl.load(u_at) if IS_EVEN else tl.load(u_at, mask=w_mask, other=0.0)
+            if x_tiles is None:
+                u_at = u_rows[:, None] + k
+                u = tl.load(u_at) if IS_EVEN else tl.load(u_at, mask=w_mask, other=0.0)
+            else:
+                u = weight_tiles.load([n_size + column, start])
             up_acc = tl.dot(a, tl.trans(u), up_acc, input_precision="ieee")
     if HAS_BIAS:
         acc += tl.load(bias + n, mask=n < n_size, other=0.0).to(tl.float32)[None, :]
@@ -183,6 +198,7 @@ def residual_linear_kernel(
 @triton.jit(do_not_specialize=["num_rows"])
 def split_linear_kernel(
     x, weight, parts,
+    x_tiles, weight_tiles,  # tensor descriptors of x and weight, or None
     num_rows, n_size, k_size, x_stride,
     GROUP: tl.constexpr,  # BLOCK_K of residual_linear_kernel
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -190,10 +206,12 @@ def split_linear_kernel(
 ):  # fmt: skip
     """The partial sums of residual_linear_kernel in separate blocks: x W as [PARTS, M, N].
 
-    n_size is a multiple of BLOCK_N and k_size of PARTS * BLOCK_K.
+    n_size is a multiple of BLOCK_N and k_size of PARTS * BLOCK_K. With descriptors, BLOCK_K is
+    GROUP // PARTS.
     """
-    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    row, column = tl.program_id(0) * BLOCK_M, tl.program_id(1) * BLOCK_N
+    m = row + tl.arange(0, BLOCK_M)
+    n = column + tl.arange(0, BLOCK_N)
     part = tl.program_id(2)
     size: tl.constexpr = GROUP // PARTS
     j = tl.arange(0, BLOCK_K)
@@ -205,9 +223,13 @@ def split_linear_kernel(
     is_row = (m < num_rows)[:, None]
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for start in range(0, k_size, BLOCK_K * PARTS):
-        k = (start + within)[None, :]
-        a = tl.load(x + m[:, None] * x_stride + k, mask=is_row, other=0.0)
-        w = tl.load(w_rows[:, None] + k)
+        if x_tiles is None:
+            k = (start + within)[None, :]
+            a = tl.load(x + m[:, None] * x_stride + k, mask=is_row, other=0.0)
+            w = tl.load(w_rows[:, None] + k)
+        else:
+            first = start + part * size
+            a, w = x_tiles.load([row, first]), weight_tiles.load([column, first])
         acc = tl.dot(a, tl.trans(w), acc, input_precision="ieee")
     at = (part * num_rows + m)[:, None] * n_size + n[None, :]
     tl.store(parts + at, acc, mask=is_row)
@@ -216,7 +238,7 @@ def split_linear_kernel(
 @triton.jit(do_not_specialize=["num_rows"])
 def residual_norm_kernel(
     parts, residual, weight, out, normed, num_rows, size, eps,
-    BLOCK: tl.constexpr, OVERLAPS: tl.constexpr,
+    BLOCK: tl.constexpr, IS_EARLY: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """out = residual + the sum of the parts, and its norm."""
     dtype: tl.constexpr = residual.dtype.element_ty
@@ -224,7 +246,7 @@ def residual_norm_kernel(
     k = tl.arange(0, BLOCK)
     is_number = k < size
     before = tl.load(residual + row * size + k, mask=is_number, other=0.0).to(tl.float32)
-    wait_for_last(OVERLAPS)
+    wait_for_last(OVERLAPS, IS_EARLY)
     at, step = parts + row * size + k, num_rows * size
     first = tl.load(at, mask=is_number, other=0.0)
     first += tl.load(at + step, mask=is_number, other=0.0)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from vivace.backends.cuda_graph import product_kernels
 from vivace.backends.cuda_graph.tiles import (
@@ -13,6 +14,7 @@ from vivace.backends.cuda_graph.tiles import (
     NUM_PARTS,
     NUM_WARPS,
     Tiles,
+    can_copy_tiles,
     power_of_two,
     split_tiles,
     tiles,
@@ -20,6 +22,7 @@ from vivace.backends.cuda_graph.tiles import (
 from vivace.model.layers import RMSNorm
 
 MAX_FUSED_NORM_ROWS = 2  # more rows are normalised once, not in every block of a product
+MAX_EARLY_ROWS = 64  # up to which the product after a norm prefetches its weights during it
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,8 @@ def rms_norm(x: Tensor, norm: RMSNorm) -> Tensor:
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     product_kernels.rms_norm_kernel[(len(x),)](
         x, norm.weight, out, x.shape[1], x.stride(0), norm.eps,
-        BLOCK=power_of_two(x.shape[1]), num_warps=NUM_WARPS, **options(x),
+        BLOCK=power_of_two(x.shape[1]), IS_EARLY=len(x) <= MAX_EARLY_ROWS,
+        num_warps=NUM_WARPS, **options(x),
     )  # fmt: skip
     return out
 
@@ -75,11 +79,13 @@ def linear(
     columns = weight.shape[0] // 2 if is_gated else weight.shape[0]
     out = torch.empty(num_rows, columns, dtype=x.dtype, device=x.device)
     cut = tiles(out, depth, is_gated=is_gated)
+    is_even = _is_even(cut, out, depth)
     product_kernels.linear_kernel[_grid(out, cut)](
         x, weight, bias, None if norm is None else norm.weight, out,
+        *_descriptors(x, weight, cut, is_even=is_even),
         num_rows, columns, depth, x.stride(0), 0.0 if norm is None else norm.eps,
         NORM_ROWS=0 if norm is None else num_rows, HAS_BIAS=bias is not None,
-        IS_GATED=is_gated, IS_EVEN=_is_even(cut, out, depth), **_cut(cut, depth), **options(x),
+        IS_GATED=is_gated, IS_EVEN=is_even, **_cut(cut, depth), **options(x),
     )  # fmt: skip
     return out
 
@@ -104,13 +110,14 @@ def split_linear(
     parts = torch.empty(NUM_PARTS, num_rows, columns, device=x.device)
     grid = (*_grid(residual, cut), NUM_PARTS)
     product_kernels.split_linear_kernel[grid](
-        x, weight, parts, num_rows, columns, depth, x.stride(0),
-        GROUP=GROUP, **_cut(cut, depth), **options(x),
+        x, weight, parts, *_descriptors(x, weight, cut, is_even=True),
+        num_rows, columns, depth, x.stride(0), GROUP=GROUP, **_cut(cut, depth), **options(x),
     )  # fmt: skip
     out, normed = torch.empty_like(residual), torch.empty_like(residual)
     product_kernels.residual_norm_kernel[(num_rows,)](
         parts, residual, norm.weight, out, normed, num_rows, columns, norm.eps,
-        BLOCK=power_of_two(columns), num_warps=NUM_WARPS, **options(x),
+        BLOCK=power_of_two(columns), IS_EARLY=num_rows <= MAX_EARLY_ROWS,
+        num_warps=NUM_WARPS, **options(x),
     )  # fmt: skip
     return out, norm, normed
 
@@ -121,6 +128,18 @@ def _grid(out: Tensor, cut: Tiles) -> tuple[int, int]:
 
 def _is_even(cut: Tiles, out: Tensor, depth: int) -> bool:
     return depth % cut.depth == 0 and out.shape[1] % cut.columns == 0
+
+
+def _descriptors(
+    x: Tensor, weight: Tensor, cut: Tiles, *, is_even: bool
+) -> tuple[TensorDescriptor | None, TensorDescriptor | None]:
+    """Tensor descriptors, with which Hopper copies whole tiles, or None for other GPUs."""
+    if not (is_even and can_copy_tiles(x, weight, cut)):
+        return None, None
+    return (
+        TensorDescriptor.from_tensor(x, [cut.rows, cut.depth]),
+        TensorDescriptor.from_tensor(weight, [cut.columns, cut.depth]),
+    )
 
 
 def _cut(cut: Tiles, depth: int) -> dict[str, int]:

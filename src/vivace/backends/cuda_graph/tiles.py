@@ -12,6 +12,7 @@ NUM_WARPS = 4  # the same for all norms: the order of a reduction depends on it
 SMALLEST_SHARED = 99 * 2**10  # bytes per block; every GPU with bfloat16 has at least this
 RESERVE = 2**14  # bytes of shared memory that a kernel needs besides its pipeline stages
 MANY = 2**31  # rows
+WGMMA_ROWS = 64  # rows of a tile from which Hopper's WGMMA is used
 NUM_PARTS = 4  # PARTS of product_kernels.py
 GROUP = 256  # numbers along k per round over the parts
 
@@ -27,13 +28,13 @@ class Tiles:
     num_warps: int = NUM_WARPS
 
 
-# (rows up to, fastest tiles in benchmarks/kernels.py on an H200)
+# (rows up to, fastest tiles in benchmarks/tile_sweep.py on an H200)
 SMALL = ((16, Tiles(16, 32, 256, 4)), (MANY, Tiles(32, 64, 256, 3)))
 HOPPER = (
     (16, Tiles(16, 32, 256, 4)),
     (64, Tiles(64, 32, 128, 4)),
     (128, Tiles(64, 64, 128, 4)),
-    (256, Tiles(64, 128, 64, 4)),
+    (256, Tiles(128, 64, 64, 6)),
     (MANY, Tiles(128, 128, 64, 3, num_warps=8)),
 )
 RESIDUAL = (  # equal depth: the split of the sum depends on it
@@ -44,8 +45,8 @@ RESIDUAL = (  # equal depth: the split of the sum depends on it
 )
 SPLIT = (  # residual products whose parts are separate blocks
     (16, None),
-    (64, Tiles(64, 32, 64, 4)),
-    (128, Tiles(64, 64, 64, 4)),
+    (128, Tiles(64, 64, 64, 6)),
+    (256, Tiles(128, 64, 64, 6)),
     (512, Tiles(128, 64, 64, 4)),
     (MANY, None),
 )
@@ -71,6 +72,16 @@ def split_tiles(out: Tensor, depth: int) -> Tiles | None:
         return None
     is_even = depth % (NUM_PARTS * cut.depth) == 0 and num_columns % cut.columns == 0
     return cut if is_even else None
+
+
+def can_copy_tiles(x: Tensor, weight: Tensor, cut: Tiles) -> bool:
+    """Whether Hopper's tile copies (TMA) pay and can read these rows.
+
+    Every row must begin at a multiple of 16 bytes.
+    """
+    step = 16 // x.element_size()
+    is_aligned = all(each.data_ptr() % 16 == each.stride(0) % step == 0 for each in (x, weight))
+    return cut.rows >= WGMMA_ROWS and is_aligned and _is_hopper(x.device)
 
 
 @cache

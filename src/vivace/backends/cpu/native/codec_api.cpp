@@ -12,10 +12,11 @@ using vivace::codec::CodecShape;
 
 namespace {
 
-// The kernels of this name, or the fastest ones. Throws std::invalid_argument for an unknown name.
+// The kernels of this name, or the first ones that the processor has. AMX runs only if it is named.
+// Throws std::invalid_argument for an unknown name.
 const vivace::codec::Kernels& pick_kernels(const char* name) {
-    for (const auto* kernels : {vivace::codec::kernels_amx(), vivace::codec::kernels_avx512(),
-                                vivace::codec::kernels_avx2(), vivace::codec::kernels_plain()})
+    for (const auto* kernels : {vivace::codec::kernels_avx512(), vivace::codec::kernels_avx2(),
+                                vivace::codec::kernels_plain(), vivace::codec::kernels_amx()})
         if (kernels && (!name || std::strcmp(name, kernels->name) == 0)) return *kernels;
     throw std::invalid_argument("kernels");
 }

@@ -1,6 +1,7 @@
 // `Kernels` for the instruction set that the including file is compiled for.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 
 #include "codec_kernels.h"
@@ -23,7 +24,7 @@ constexpr int TILE_ROWS = 8;  // 32 registers
 #else
 constexpr int TILE_ROWS = 4;  // 16 registers
 #endif
-constexpr int64_t MAX_DEPTH = 256;  // channels of a pass; their weights stay in the first cache
+constexpr int64_t MAX_DEPTH = 704;  // of a pass; its weights stay in the cache for all rows
 
 struct SnakeColumns {
     Vector frequency, gain;
@@ -72,36 +73,44 @@ inline void finish(const Conv& conv, const Epilogue& epilogue, int64_t begin, in
     }
 }
 
-// sums [ROWS, VECTORS * LANES] += x [ROWS, depth] * weight [depth, VECTORS * LANES].
+// One pass over some taps and channels of a panel.
+struct Part {
+    int64_t num_taps, tap_stride;  // from a tap's row to the next one's
+    int64_t depth, row_stride;     // channels
+    bool is_first;                 // of the sums
+};
+
+// sums [ROWS, VECTORS * LANES] += x [taps, ROWS, depth] * weight [taps, depth, VECTORS * LANES].
 template <int ROWS, int VECTORS>
-inline void multiply(const float* x, int64_t stride, const float* weight, int64_t depth,
-                     bool is_first, float* sums) {
-    Vector sum[ROWS][VECTORS];
-    for (int row = 0; row < ROWS; ++row)
-        for (int v = 0; v < VECTORS; ++v)
-            sum[row][v] = is_first ? Vector{} : load(sums + (row * VECTORS + v) * LANES);
-    for (int64_t i = 0; i < depth; ++i) {
-        Vector columns[VECTORS];
-        for (int v = 0; v < VECTORS; ++v) columns[v] = load(weight + (i * VECTORS + v) * LANES);
-        for (int row = 0; row < ROWS; ++row) {
-            const float each = x[row * stride + i];
-            for (int v = 0; v < VECTORS; ++v) sum[row][v] = fma(each, columns[v], sum[row][v]);
+inline void multiply(const Part& part, const float* x, const float* weight, float* sums) {
+    const int64_t stride = part.row_stride;
+    Vector sum[ROWS][VECTORS] = {};
+    if (!part.is_first)
+        for (int row = 0; row < ROWS; ++row)
+            for (int v = 0; v < VECTORS; ++v) sum[row][v] = load(sums + (row * VECTORS + v) * LANES);
+    for (int64_t tap = 0; tap < part.num_taps; ++tap, x += part.tap_stride)
+        for (int64_t i = 0; i < part.depth; ++i, weight += VECTORS * LANES) {
+            Vector columns[VECTORS];
+            for (int v = 0; v < VECTORS; ++v) columns[v] = load(weight + v * LANES);
+            for (int row = 0; row < ROWS; ++row) {
+                const float each = x[row * stride + i];
+                for (int v = 0; v < VECTORS; ++v) sum[row][v] = fma(each, columns[v], sum[row][v]);
+            }
         }
-    }
     for (int row = 0; row < ROWS; ++row)
         for (int v = 0; v < VECTORS; ++v) store(sums + (row * VECTORS + v) * LANES, sum[row][v]);
 }
 
 template <int ROWS, int VECTORS>
-inline void multiply_rows(const float* x, int64_t stride, const float* weight, int64_t depth,
-                          bool is_first, int64_t num_rows, float* sums) {
+inline void multiply_rows(const Part& part, const float* x, const float* weight, int64_t num_rows,
+                          float* sums) {
     int64_t row = 0;
     for (; row + ROWS <= num_rows; row += ROWS)
-        multiply<ROWS, VECTORS>(x + row * stride, stride, weight, depth, is_first,
+        multiply<ROWS, VECTORS>(part, x + row * part.row_stride, weight,
                                 sums + row * VECTORS * LANES);
     if constexpr (ROWS > 1)
         if (row < num_rows)
-            multiply_rows<ROWS / 2, VECTORS>(x + row * stride, stride, weight, depth, is_first,
+            multiply_rows<ROWS / 2, VECTORS>(part, x + row * part.row_stride, weight,
                                              num_rows - row, sums + row * VECTORS * LANES);
 }
 
@@ -110,13 +119,17 @@ void convolve_panel(const Conv& conv, const float* x, int64_t begin, int64_t end
                     const Epilogue& epilogue, float* sums) {
     const int64_t first = conv.panel_starts[panel], width = VECTORS * LANES;
     const float* weight = conv.weight.data() + first * LANES * conv.num_taps * conv.num_in;
-    for (int64_t tap = 0; tap < conv.num_taps; ++tap) {
+    // Several whole taps, or a part of the channels of one tap.
+    const int64_t max_taps = std::max<int64_t>(1, MAX_DEPTH / conv.num_in);
+    Part part{0, conv.dilation * conv.num_in, 0, conv.num_in, true};
+    for (int64_t tap = 0; tap < conv.num_taps; tap += max_taps) {
         const float* rows = x + (begin + tap * conv.dilation) * conv.num_in;
+        part.num_taps = std::min(max_taps, conv.num_taps - tap);
         for (int64_t at = 0; at < conv.num_in; at += MAX_DEPTH) {
-            const int64_t depth = conv.num_in - at < MAX_DEPTH ? conv.num_in - at : MAX_DEPTH;
-            multiply_rows<TILE_ROWS, VECTORS>(rows + at, conv.num_in, weight, depth,
-                                              tap == 0 && at == 0, end - begin, sums);
-            weight += depth * width;
+            part.depth = std::min(MAX_DEPTH, conv.num_in - at);
+            multiply_rows<TILE_ROWS, VECTORS>(part, rows + at, weight, end - begin, sums);
+            weight += part.num_taps * part.depth * width;
+            part.is_first = false;
         }
     }
     for (int v = 0; v < VECTORS; ++v)

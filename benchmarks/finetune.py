@@ -29,7 +29,7 @@ from vivace.finetune.plan import TrainingPlan
 from vivace.finetune.prepare import Clip
 from vivace.finetune.trainable import make_trainable
 from vivace.finetune.trainer import Trainer
-from vivace.model.config import ModelConfig, parse_model_config
+from vivace.model.config import ModelConfig, TalkerConfig, parse_model_config
 from vivace.model.layers import Attention, GatedMlp
 from vivace.model.talker import Qwen3TTS
 
@@ -102,10 +102,13 @@ def make_trainer(
     writer = ExampleWriter(with_speakers(config, ids), tokenizer, ids)
     vector = torch.zeros(config.talker_config.hidden_size, device=model.device)
     trainables = make_trainable(model, options, {"me": vector}, trains_vectors=False)
-    return Trainer(model, trainables, options), TrainingPlan.make(make_clips(), writer, options)
+    return Trainer(model, trainables, options), TrainingPlan.make(
+        make_clips(config.talker_config), writer, options
+    )
 
 
-def make_clips(num: int = 200) -> list[Clip]:
+def make_clips(config: TalkerConfig, num: int = 200) -> list[Clip]:
+    size = config.code_predictor_config.vocab_size
     rng, codes = random.Random(0), np.random.default_rng(0)
     clips = []
     for number in range(num):
@@ -115,7 +118,9 @@ def make_clips(num: int = 200) -> list[Clip]:
             Clip(
                 where=str(number),
                 transcript=Transcript(text=text, speaker="me", language="english"),
-                codes=codes.integers(0, 2048, (round(FRAME_RATE * seconds), 16)),
+                codes=codes.integers(
+                    0, size, (round(FRAME_RATE * seconds), config.num_code_groups)
+                ),
                 seconds=seconds,
                 sha256=str(number),
             )

@@ -199,3 +199,19 @@ def test_other_speakers_of_the_base_stay(tiny: LoadTiny) -> None:
     names = list(extended.talker_config.spk_id)
     assert names == ["me", *config.talker_config.spk_id]
     assert extended.talker_config.spk_is_dialect["me"] is False
+
+
+def test_commands_take_an_adapter(
+    tiny: LoadTiny, path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from vivace.cli.main import main
+
+    model = ["--model", str(tiny("base").checkpoint.folder), "--adapter", str(path)]
+    assert main(["speakers", "--json", *model]) == 0
+    assert json.loads(capsys.readouterr().out)["speakers"] == ["me"]
+    output = tmp_path / "hello.wav"
+    say = ["say", "Hello.", "--voice", "me", "--max-frames", "5", "-o", str(output), "-q"]
+    assert main([*say, "--device", "cpu", *model]) == 0
+    assert output.stat().st_size > 1_000
+    assert main([*say, "--force", "--device", "cpu", "--adapter", str(path)]) == 1  # another base
+    assert "was trained for tiny" in capsys.readouterr().err

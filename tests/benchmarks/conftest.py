@@ -10,7 +10,7 @@ import pytest
 from tests.support.project import ROOT, load_script
 
 FOLDER = ROOT / "benchmarks"
-TRITON = ("codec.py", "kernels.py", "tile_sweep.py")  # import Triton kernels
+TRITON = ("codec.py", "kernels.py", "layer_chain.py", "tile_sweep.py")  # import Triton kernels
 
 Run = Callable[..., None]
 

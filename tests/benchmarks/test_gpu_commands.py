@@ -58,6 +58,14 @@ def test_company_command(run: Run, tmp_path: Path) -> None:
     assert results(tmp_path / "company.json")["half"]["largest_difference"] < 0.01
 
 
+def test_layer_chain_command(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "tiles", products.tiles)  # the benchmark replaces it
+    run("layer_chain.py", "--rows", "64", "--json", tmp_path / "chain.json")
+    found = results(tmp_path / "chain.json")
+    assert {row["kernel"] for row in found} == {"qkv", "o", "gate-up", "down"}
+    assert all(row["is_equal"] for row in found if row["order"] == "sequence")
+
+
 def test_tile_sweep_command(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("tiles", "split_tiles"):  # the benchmark replaces them
         monkeypatch.setattr(products, name, getattr(products, name))

@@ -110,7 +110,7 @@ def split_linear(
     parts = torch.empty(NUM_PARTS, num_rows, columns, device=x.device)
     grid = (*_grid(residual, cut), NUM_PARTS)
     product_kernels.split_linear_kernel[grid](
-        x, weight, parts, *_descriptors(x, weight, cut, is_even=True),
+        x, weight, parts, *_descriptors(x, weight, cut, is_even=cut.depth == GROUP // NUM_PARTS),
         num_rows, columns, depth, x.stride(0), GROUP=GROUP, **_cut(cut, depth), **options(x),
     )  # fmt: skip
     out, normed = torch.empty_like(residual), torch.empty_like(residual)

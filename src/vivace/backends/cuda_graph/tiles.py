@@ -28,7 +28,7 @@ class Tiles:
     num_warps: int = NUM_WARPS
 
 
-# (rows up to, fastest tiles in benchmarks/tile_sweep.py on an H200)
+# (rows up to, fastest tiles in benchmarks/layer_chain.py on an H200)
 SMALL = ((16, Tiles(16, 32, 256, 4)), (MANY, Tiles(32, 64, 256, 3)))
 HOPPER = (
     (16, Tiles(16, 32, 256, 4)),

@@ -9,8 +9,10 @@ import torch
 
 from vivace.backends.cuda_graph import codec_tiles
 from vivace.backends.cuda_graph.codec_tiles import (
+    DEEP,
     HALF,
     LARGE,
+    SHORT,
     SINGLE,
     SMALL,
     SPLIT,
@@ -35,14 +37,19 @@ def multiprocessors(monkeypatch: pytest.MonkeyPatch) -> None:
         (491_520, 192, 192, HALF, LARGE[0]),
         (491_520, 96, 96, HALF, replace(LARGE[0], depth=32)),  # 96 channels are 3 blocks of 32
         (491_520, 192, 192, SPLIT, replace(LARGE[0], depth=32)),  # twice the bytes
-        (16_384, 768, 768, HALF, WIDE),
+        (16_384, 768, 768, HALF, SHORT),
+        (16_384, 4_096, 1_024, HALF, WIDE),
         (16_384, 768, 768, SPLIT, replace(LARGE[0], depth=32)),
         (2_048, 768, 768, HALF, LARGE[0]),  # too few blocks for the wide tile
         (512, 768, 768, HALF, LARGE[2]),  # smaller, for more blocks
-        (32, 768, 768, HALF, SMALL[3]),
-        (1, 4_096, 1_024, HALF, SMALL[3]),
+        (32, 768, 768, HALF, DEEP),
+        (1, 4_096, 1_024, HALF, DEEP),
+        (4, 6_144, 1_536, HALF, SMALL[3]),  # too many blocks for the deep tile's shared memory
+        (160, 384, 384, HALF, SMALL[3]),  # 384 channels are not whole deep blocks
         (1, 4_096, 1_024, SPLIT, replace(SMALL[3], depth=32)),
         (1, 4_096, 1_024, SINGLE, Tile(16, 16, 128, num_stages=4)),
+        (512, 512, 1_024, SINGLE, Tile(32, 32, 64, num_stages=4)),
+        (512, 3_072, 512, SINGLE, Tile(128, 64, 32)),
         (320, 192, 192, HALF, replace(SMALL[3], depth=64)),
         (1_920, 1, 96, HALF, replace(SMALL[3], depth=32)),
     ],
@@ -70,6 +77,12 @@ def test_residual_unit_is_one_kernel_for_many_rows_of_few_channels(
     num_rows: int, num_channels: int, tile: UnitTile | None
 ) -> None:
     assert pick_unit_tile(num_rows, num_channels, CPU) == tile
+
+
+def test_wide_tile_depends_on_the_length_of_a_sum() -> None:
+    assert pick_tile(16_384, 768, 768, CPU, HALF, taps=7) == WIDE
+    assert pick_tile(81_920, 768, 384, CPU, HALF, taps=2) == WIDE
+    assert pick_tile(81_920, 384, 384, CPU, HALF) == SHORT
 
 
 def test_pick_tile_respects_max_rows() -> None:

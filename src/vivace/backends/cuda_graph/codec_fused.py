@@ -13,7 +13,7 @@ merged when the weights are packed.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -39,7 +39,6 @@ from vivace.backends.cuda_graph.codec_tiles import SINGLE, SPLIT
 from vivace.backends.cuda_graph.codec_wgmma import (
     ColumnParameters,
     WgmmaKernels,
-    WideConvolution,
     WideUnit,
     load_kernels,
 )
@@ -56,7 +55,7 @@ from vivace.model.codec_decoder import (
 from vivace.model.conv import CausalConv1d, CausalConvTranspose1d
 from vivace.model.layers import GatedMlp, RMSNorm, ScaledBlock
 
-MIN_WIDE_SLOTS = 10**9  # of a decoder that compiles codec_wgmma.cu; off until it is measured
+MIN_WIDE_SLOTS = 10  # of a decoder that compiles codec_wgmma.cu, with the one for padding
 
 
 class FusedDecoder(SlotDecoder):
@@ -240,14 +239,7 @@ class WeightPacker:
             self._wide, first.weight, second.weight,
             _parameters(first), _parameters(second), first.dilation,
         )  # fmt: skip
-        if wide is None:
-            first, second = self._widened(first), self._widened(second)
         return Unit(first, second, wide)
-
-    def _widened(self, layer: Product) -> Product:
-        """The layer with packed weights for many rows, where the kernels support it."""
-        wide = WideConvolution.pack(self._wide, layer.weight, _parameters(layer), layer.dilation)
-        return replace(layer, wide=wide)
 
     def _convolution(self, layer: nn.Module, snake: nn.Module) -> Product:
         layer = cast("CausalConv1d", layer)
@@ -274,9 +266,7 @@ class WeightPacker:
         weight = _taps(layer).to(self._dtype)
         history = self._history(len(weight) - 1, layer.conv.in_channels)
         activation = self._snake(snake)
-        return self._widened(
-            Product(weight, layer.conv.bias, history=history, activation=activation)
-        )
+        return Product(weight, layer.conv.bias, history=history, activation=activation)
 
     def _history(self, reach: int, num_channels: int) -> int:
         return self.histories.add(reach * num_channels, self._dtype) if reach else -1

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vivace.backends.cuda_graph import codec_kernels as kernels
 from vivace.backends.cuda_graph.codec_tiles import HALF, SPLIT, UnitTile, pick_tile, pick_unit_tile
-from vivace.backends.cuda_graph.codec_wgmma import Inputs, Outputs, WideConvolution, WideUnit
+from vivace.backends.cuda_graph.codec_wgmma import Inputs, Outputs, WideUnit
 from vivace.backends.cuda_graph.tiles import power_of_two
 from vivace.model.layers import RMSNorm
 
@@ -100,7 +100,6 @@ class Product:
     is_gated: bool = False
     activation: Activation | None = None
     precision: str = SPLIT  # of a float32 weight, which is `rounded` for SINGLE
-    wide: WideConvolution | None = None  # for many rows
 
     @property
     def reach(self) -> int:
@@ -143,29 +142,15 @@ class Product:
         out: Tensor | None,  # before the activation
         active: Tensor | None,  # after it
     ) -> None:
-        history = past.histories.view(self.history) if self.reach else None
-        if self.wide is not None and self.wide.is_worthwhile(x.shape[0] * x.shape[1]):
-            self.wide.run(Inputs(x, history, past.slots), Outputs(residual, out, active))
-        else:
-            self._launch_tiles(x, past, history, residual, out, active)
-        if history is not None:
-            _keep(x, history, past.slots, self.reach)
-
-    def _launch_tiles(
-        self,
-        x: Tensor,
-        past: Past,
-        history: Tensor | None,
-        residual: Tensor | None,
-        out: Tensor | None,
-        active: Tensor | None,
-    ) -> None:
         batch, length, in_size = x.shape
         taps, columns, num_rows = len(self.weight), self._num_columns, batch * length
         activation, norm = self.activation, self.norm
+        history = past.histories.view(self.history) if self.reach else None
         max_rows = 128 if norm is None else NORM_ROWS
         precision = HALF if self.weight.dtype == torch.float16 else self.precision
-        tile = pick_tile(num_rows, columns, in_size, x.device, precision, max_rows=max_rows)
+        tile = pick_tile(
+            num_rows, columns, in_size, x.device, precision, taps=taps, max_rows=max_rows
+        )
         grid = (-(-num_rows // tile.rows), -(-columns // tile.columns))
         kernels.product_kernel[grid](
             x, history, past.slots, None if norm is None else norm.weight,
@@ -181,6 +166,8 @@ class Product:
             BLOCK_M=tile.rows, BLOCK_N=tile.columns, BLOCK_K=tile.depth,
             num_warps=tile.num_warps, num_stages=tile.num_stages,
         )  # fmt: skip
+        if history is not None:
+            _keep(x, history, past.slots, self.reach)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,11 @@ class Tile:
 # more steps ahead.
 WIDE = Tile(128, 128, 64)  # for many blocks of float16
 WIDE_WAVES = 4  # blocks per multiprocessor from which WIDE is faster
+SHORT = Tile(64, 128, 64)  # instead of WIDE for short sums
+MAX_SHORT = 768  # numbers of a short sum
+SINGLE_DEPTHS = {16: (128, 4), 32: (64, 4)}  # depth and stages in TF32 by rows
+DEEP = Tile(16, 16, 256, num_warps=4, num_stages=5)  # instead of the smallest tile for few blocks
+DEEP_WAVES = 2  # most blocks per multiprocessor: its shared memory is large
 LARGE = (Tile(128, 64, 64), Tile(64, 64, 64), Tile(64, 32, 64))
 SMALL = (
     Tile(32, 32, 64, num_warps=2, num_stages=8),
@@ -48,6 +53,7 @@ def pick_tile(
     device: torch.device,
     precision: str,
     *,
+    taps: int = 1,
     max_rows: int = 128,
 ) -> Tile:
     """The largest tile that gives every multiprocessor a block, or else the smallest."""
@@ -55,7 +61,8 @@ def pick_tile(
     num_wide = num_rows // WIDE.rows * (num_columns // WIDE.columns)
     has_wide = precision == HALF and num_columns % WIDE.columns == 0
     if has_wide and max_rows >= WIDE.rows and num_wide >= WIDE_WAVES * num_processors:
-        return replace(WIDE, depth=_whole_depth(WIDE.depth, depth))
+        wide = SHORT if taps == 1 and depth <= MAX_SHORT else WIDE
+        return replace(wide, depth=_whole_depth(wide.depth, depth))
     chosen = SMALL[-1]
     for tile in (*LARGE, *SMALL):
         across = -(-num_columns // tile.columns)
@@ -68,12 +75,16 @@ def pick_tile(
             chosen = tile
             break
     if precision == HALF:
+        num_blocks = -(-num_rows // DEEP.rows) * -(-num_columns // DEEP.columns)
+        is_few = chosen == SMALL[-1] and num_blocks <= DEEP_WAVES * num_processors
+        if is_few and depth % DEEP.depth == 0:
+            return DEEP
         return replace(chosen, depth=_whole_depth(chosen.depth, depth))
     if precision == SPLIT:
         return replace(chosen, depth=SPLIT_DEPTH)
-    is_small = chosen.rows == 16
-    block = _whole_depth(128 if is_small else 32, depth)
-    return replace(chosen, depth=block, num_warps=4, num_stages=4 if is_small else 3)
+    block, num_stages = SINGLE_DEPTHS.get(chosen.rows, (32, 3))
+    depth = _whole_depth(block, depth)
+    return replace(chosen, depth=depth, num_warps=4, num_stages=num_stages)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,13 @@
-// The codec's large convolutions for Hopper GPUs: products of warpgroups (wgmma), float16 with float32 sums.
+// Residual units of the codec for Hopper GPUs: products of warpgroups (wgmma), float16 with float32 sums.
 //
 // Activations are [batch, time, channels]. A causal layer reads inputs before the chunk from its slot's history.
 // Every output is summed in the order of taps and channels, 16 at a time, like the Triton kernels do: samples do
-// not depend on which kernel computes a layer.
+// not depend on which kernel computes a unit.
 //
-// Operands in shared memory have no swizzle: eight channels of all rows, then the next eight channels. The tensor cores
-// read eight rows at a time, fast only from multiples of 128 bytes. A residual unit copies a window of inputs once for
-// all taps; a tap shifts it by some rows, so these operands go through registers.
+// Operands in shared memory have no swizzle: eight channels of all rows, then the next eight channels. A window of
+// inputs is copied once for all taps. A tap shifts it by some rows, so inputs go through registers.
 //
-// codec_wgmma.py inserts `wgmma<N>` and `wgmma_registers<N>`: 64 rows times N columns times 16 channels.
+// codec_wgmma.py inserts `wgmma<N>`: 64 rows times N columns times 16 channels.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -69,9 +68,6 @@ DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"
 template <int PENDING>
 DEVICE void wait_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory"); }
 
-// Makes this thread's writes visible to the tensor cores.
-DEVICE void fence_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
 DEVICE void init_barrier(u32 barrier, u32 count) {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
@@ -126,9 +122,7 @@ template <int PENDING>
 DEVICE void wait_products() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory"); }
 
 template <int N>
-DEVICE void wgmma(float (&sums)[N / 2], u64 a, u64 b);
-template <int N>
-DEVICE void wgmma_registers(float (&sums)[N / 2], const u32* a, u64 b);
+DEVICE void wgmma(float (&sums)[N / 2], const u32* a, u64 b);
 // -- PRODUCTS OF THE HOST --
 
 template <int COUNT>
@@ -149,8 +143,8 @@ DEVICE void load_column(float* to, int next, int place, const Columns& columns, 
 }
 
 struct Rows {
-    const u16* residual;                    // or null
-    u16 *out, *active;                      // before and after the activation, or null
+    const u16* residual;
+    u16 *out, *active;                      // before and after the activation; `out` may be null
 };
 
 DEVICE void load8(float (&to)[8], const float* from) {
@@ -159,185 +153,8 @@ DEVICE void load8(float (&to)[8], const float* from) {
     to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
 }
 
-// Adds the residual to eight neighbouring columns of a row and stores them.
-DEVICE void store8(float (&y)[8], const Rows& rows, const uint4& residual, s64 at, const float (&frequency)[8],
-                   const float (&gain)[8]) {
-    if (rows.residual) {
-        u32 words[4] = {residual.x, residual.y, residual.z, residual.w};
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            float2 pair = unpack(words[i]);
-            y[2 * i] += pair.x, y[2 * i + 1] += pair.y;
-        }
-    }
-    if (rows.out)
-        *(uint4*)(rows.out + at) = make_uint4(pack(y[0], y[1]), pack(y[2], y[3]), pack(y[4], y[5]), pack(y[6], y[7]));
-    if (rows.active) {
-#pragma unroll
-        for (int i = 0; i < 8; i++) y[i] = snake(y[i], frequency[i], gain[i]);
-        *(uint4*)(rows.active + at) = make_uint4(pack(y[0], y[1]), pack(y[2], y[3]), pack(y[4], y[5]), pack(y[6], y[7]));
-    }
-}
-
-DEVICE uint4 load_residual(const Rows& rows, s64 at, bool is_row) {
-    return rows.residual && is_row ? __ldg((const uint4*)(rows.residual + at)) : make_uint4(0, 0, 0, 0);
-}
-
-// Stores 64 rows of sums. `at` is the element of the thread's first row and column; the weights' columns are in an
-// order that gives a thread eight neighbouring columns.
-template <int COUNT>
-DEVICE void store_sums(const float (&sums)[COUNT], const Columns& columns, const Rows& rows, s64 at, int width,
-                       bool is_row, bool is_later_row) {
-    uint4 residual[2] = {load_residual(rows, at, is_row), load_residual(rows, at + 8 * (s64)width, is_later_row)};
-#pragma unroll
-    for (int q = 0; q < COUNT / 16; q++) {
-        float bias[8], frequency[8], gain[8];
-        int n = 32 * q + 8 * (threadIdx.x % 4);
-        load8(bias, columns.bias + n);
-        if (rows.active) {
-            load8(frequency, columns.frequency + n);
-            load8(gain, columns.inverse_gain + n);
-        }
-#pragma unroll
-        for (int later = 0; later < 2; later++) {
-            const bool is_here = later ? is_later_row : is_row;
-            const s64 here = at + 32 * q + (s64)later * 8 * width;
-            const uint4 given = residual[later];
-            if (q + 1 < COUNT / 16) residual[later] = load_residual(rows, here + 32, is_here);  // loads one step ahead
-            float y[8];
-#pragma unroll
-            for (int i = 0; i < 8; i++) y[i] = sums[16 * q + 4 * (i / 2) + 2 * later + i % 2] + bias[i];
-            if (is_here) store8(y, rows, given, here, frequency, gain);
-        }
-    }
-}
-
-// -- a convolution ------------------------------------------------------------------------------------
-
-struct Convolution {                       // ConvolutionArguments of codec_wgmma.py
-    const u16 *x, *history;
-    const s64* slots;
-    const u16* weight;                      // [tiles, taps, channels / 64, 8, TILE, 8]
-    Columns columns;
-    Rows rows;
-    s64 history_stride;
-    int num_rows, length, in_size, out_size, taps, dilation;
-};
-
-template <int TILE>
-struct ConvolutionShared {
-    static constexpr int ROWS = 256, DEPTH = 32, STAGES = 7, IN_FLIGHT = 4;
-    static constexpr u32 A_NEXT = ROWS * CHUNK;
-    static constexpr u32 A_BYTES = DEPTH / 8 * A_NEXT;
-    static constexpr u32 B_NEXT = TILE * CHUNK;
-    static constexpr u32 B_BYTES = DEPTH / 8 * B_NEXT;
-    static constexpr u32 STAGE = A_BYTES + B_BYTES;
-    static constexpr u32 POINTERS = STAGES * STAGE;
-    static constexpr u32 PARAMETERS = POINTERS + ROWS * 8;
-    static constexpr u32 BARRIERS = PARAMETERS + 3 * TILE * 4;
-    static constexpr u32 BYTES = BARRIERS + STAGES * 16;
-};
-
-// Two warpgroups sum 128 rows each, a third one copies: rows with cp.async, weights in bulk.
-template <int TILE>
-DEVICE void convolve(const Convolution& layer) {
-    using Shared = ConvolutionShared<TILE>;
-
-    const u32 base = shared_address(shared), full = base + Shared::BARRIERS, empty = full + Shared::STAGES * 8;
-    const int warpgroup = __shfl_sync(~0u, threadIdx.x / WARPGROUP, 0), thread = threadIdx.x % WARPGROUP;
-    const int first_row = blockIdx.y * Shared::ROWS, first_column = blockIdx.x * TILE;
-    const int num_blocks = layer.in_size / Shared::DEPTH, num_steps = layer.taps * num_blocks;
-    float* parameters = (float*)(shared + Shared::PARAMETERS);
-    for (int i = threadIdx.x; i < TILE; i += blockDim.x) load_column(parameters, TILE, i, layer.columns, first_column + i);
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < Shared::STAGES; i++) init_barrier(full + 8 * i, WARPGROUP + 1), init_barrier(empty + 8 * i, 8);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    }
-    __syncthreads();
-    if (warpgroup == 2) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-        u64* pointers = (u64*)(shared + Shared::POINTERS);
-        const int reach = (layer.taps - 1) * layer.dilation;
-        const u8* weight = (const u8*)layer.weight + (s64)blockIdx.x * num_steps * Shared::B_BYTES;
-        int times[2];
-        const u16 *inputs[2], *histories[2];
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            int row = min(first_row + thread + WARPGROUP * i, layer.num_rows - 1), batch = row / layer.length;
-            times[i] = row - batch * layer.length;
-            inputs[i] = layer.x + (s64)row * layer.in_size;
-            histories[i] = reach ? layer.history + layer.slots[batch] * layer.history_stride : layer.x;
-        }
-        for (int step = 0, tap = 0, block = 0; step < num_steps; step++) {
-            if (block == 0) {
-                int shift = tap * layer.dilation - reach;
-                sync_threads(1, WARPGROUP);
-#pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    int at = times[i] + shift;
-                    pointers[thread + WARPGROUP * i] =
-                        (u64)(at >= 0 ? inputs[i] + (s64)shift * layer.in_size : histories[i] + (s64)(at + reach) * layer.in_size);
-                }
-                sync_threads(1, WARPGROUP);
-            }
-            const u32 stage = step % Shared::STAGES, round = step / Shared::STAGES;
-            const u32 to = base + stage * Shared::STAGE;
-            wait(empty + 8 * stage, (round & 1) ^ 1);
-            if (thread == 0)
-                copy_weights(to + Shared::A_BYTES, weight + (s64)step * Shared::B_BYTES, Shared::B_BYTES, full + 8 * stage);
-            const int column = thread % 32 / 8, row = thread / 32 * 8 + thread % 8;  // eight rows: no bank conflicts
-#pragma unroll
-            for (int i = 0; i < Shared::ROWS; i += 32)
-                copy_chunk(to + column * Shared::A_NEXT + (row + i) * CHUNK,
-                           (const u16*)pointers[row + i] + block * Shared::DEPTH + column * 8);
-            commit_copies();
-            if (step >= Shared::IN_FLIGHT) {
-                wait_copies<Shared::IN_FLIGHT>();
-                fence_shared();
-                arrive(full + 8 * ((step - Shared::IN_FLIGHT) % Shared::STAGES));
-            }
-            if (++block == num_blocks) block = 0, tap++;
-        }
-        wait_copies<0>();
-        fence_shared();
-        for (int step = max(num_steps - Shared::IN_FLIGHT, 0); step < num_steps; step++) arrive(full + 8 * (step % Shared::STAGES));
-        return;
-    }
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-    float sums[2][TILE / 2];
-    clear(sums[0]);
-    clear(sums[1]);
-    for (int step = 0; step < num_steps; step++) {
-        const u32 stage = step % Shared::STAGES, from = base + stage * Shared::STAGE;
-        wait(full + 8 * stage, step / Shared::STAGES & 1);
-        begin_products();
-#pragma unroll
-        for (int k = 0; k < Shared::DEPTH / 8; k += 2) {
-            u64 b = operand(from + Shared::A_BYTES + k * Shared::B_NEXT, Shared::B_NEXT);
-#pragma unroll
-            for (int half = 0; half < 2; half++)
-                wgmma<TILE>(sums[half], operand(from + k * Shared::A_NEXT + (warpgroup * 128 + half * 64) * CHUNK, Shared::A_NEXT), b);
-        }
-        commit_products();
-        wait_products<1>();
-        if (step && thread % 32 == 0) arrive(empty + 8 * ((step - 1) % Shared::STAGES));
-    }
-    wait_products<0>();
-    const Columns columns = {parameters, parameters + TILE, parameters + 2 * TILE};
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        int row = first_row + warpgroup * 128 + half * 64 + thread / 32 * 16 + thread % 32 / 4;
-        s64 at = (s64)row * layer.out_size + first_column + 8 * (thread % 4);
-        store_sums(sums[half], columns, layer.rows, at, layer.out_size, row < layer.num_rows, row + 8 < layer.num_rows);
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(384, 1) convolution_192(const __grid_constant__ Convolution layer) {
-    convolve<192>(layer);
-}
-
-extern "C" __global__ void __launch_bounds__(384, 1) convolution_96(const __grid_constant__ Convolution layer) {
-    convolve<96>(layer);
+DEVICE uint4 pack8(const float (&y)[8]) {
+    return make_uint4(pack(y[0], y[1]), pack(y[2], y[3]), pack(y[4], y[5]), pack(y[6], y[7]));
 }
 
 // -- residual units -----------------------------------------------------------------------------------
@@ -375,7 +192,7 @@ template <int N>
 DEVICE void multiply(float (&sums)[N / 2], u32 (&rows)[4], u32 from, u32 next, u64 weights) {
     load_rows(rows, from, next);
     begin_products();
-    wgmma_registers<N>(sums, rows, weights);
+    wgmma<N>(sums, rows, weights);
     commit_products();
     wait_products<1>();
 }
@@ -404,13 +221,69 @@ DEVICE void load_parameters(float* to, const Unit& unit) {
     }
 }
 
-// Stores 64 rows of a unit from time `first` on.
+// A thread's part of 64 output rows: two rows, and eight neighbouring columns of every 32.
 template <int CHANNELS>
-DEVICE void store_unit(const float (&sums)[CHANNELS / 2], const Unit& unit, const Columns& columns, int stream, int first) {
-    const int thread = threadIdx.x % WARPGROUP, t = first + thread / 32 * 16 + thread % 32 / 4;
-    const s64 at = ((s64)stream * unit.length + t) * CHANNELS + 8 * (thread % 4);
-    store_sums(sums, columns, unit.rows, at, CHANNELS, t < unit.length, t + 8 < unit.length);
-}
+struct Place {
+    const Unit& unit;
+    s64 at;                                 // element of the first row and column
+    bool is_row[2];
+
+    DEVICE Place(const Unit& unit, int stream, int first) : unit(unit) {
+        const int thread = threadIdx.x % WARPGROUP, t = first + thread / 32 * 16 + thread % 32 / 4;
+        at = ((s64)stream * unit.length + t) * CHANNELS + 8 * (thread % 4);
+        is_row[0] = t < unit.length, is_row[1] = t + 8 < unit.length;
+    }
+
+    DEVICE s64 element(int q, int later) const { return at + 32 * q + later * 8 * CHANNELS; }
+
+    // Into the L2 cache: a row is a few lines of 128 bytes.
+    DEVICE void prefetch_residual() const {
+        const int line = threadIdx.x % 4;
+        const u16* row = unit.rows.residual + at - 8 * line + 64 * line;
+        if (line < CHANNELS / 64 && is_row[0]) asm volatile("prefetch.global.L2 [%0];" ::"l"(row));
+        if (line < CHANNELS / 64 && is_row[1]) asm volatile("prefetch.global.L2 [%0];" ::"l"(row + 8 * CHANNELS));
+    }
+
+    // Of columns 32 * FIRST to 32 * (FIRST + COUNT).
+    template <int FIRST, int COUNT>
+    DEVICE void load_residual(uint4 (&residual)[COUNT][2]) const {
+#pragma unroll
+        for (int q = 0; q < COUNT; q++)
+#pragma unroll
+            for (int later = 0; later < 2; later++)
+                residual[q][later] = is_row[later] ? __ldg((const uint4*)(unit.rows.residual + element(FIRST + q, later)))
+                                                   : make_uint4(0, 0, 0, 0);
+    }
+
+    // Adds bias and residual to the sums, and stores them before and after the activation. The weights' columns are
+    // in an order that gives a thread eight neighbouring columns.
+    template <int FIRST, int COUNT>
+    DEVICE void store(const float (&sums)[CHANNELS / 2], const uint4 (&residual)[COUNT][2], const Columns& columns) const {
+#pragma unroll
+        for (int q = FIRST; q < FIRST + COUNT; q++) {
+            float bias[8], frequency[8], gain[8];
+            const int n = 32 * q + 8 * (threadIdx.x % 4);
+            load8(bias, columns.bias + n);
+            load8(frequency, columns.frequency + n);
+            load8(gain, columns.inverse_gain + n);
+#pragma unroll
+            for (int later = 0; later < 2; later++) {
+                const uint4 given = residual[q - FIRST][later];
+                const u32 words[4] = {given.x, given.y, given.z, given.w};
+                float y[8];
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    const float2 pair = unpack(words[i / 2]);
+                    y[i] = sums[16 * q + 4 * (i / 2) + 2 * later + i % 2] + bias[i] + (i % 2 ? pair.y : pair.x);
+                }
+                if (unit.rows.out && is_row[later]) *(uint4*)(unit.rows.out + element(q, later)) = pack8(y);
+#pragma unroll
+                for (int i = 0; i < 8; i++) y[i] = snake(y[i], frequency[i], gain[i]);
+                if (is_row[later]) *(uint4*)(unit.rows.active + element(q, later)) = pack8(y);
+            }
+        }
+    }
+};
 
 // 96 channels: all weights stay in shared memory. Three warpgroups compute a tile of 64 rows each, independently: some
 // multiply while others activate.
@@ -452,7 +325,9 @@ extern "C" __global__ void __launch_bounds__(NarrowShared::WARPGROUPS* WARPGROUP
     __syncthreads();
     wait(barrier, 0);
     while (tile < num_tiles) {
-        const int stream = tile / tiles, first = tile % tiles * Shared::ROWS;
+        const Place<Shared::CHANNELS> place(unit, tile / tiles, tile % tiles * Shared::ROWS);
+        uint4 residual[Shared::CHANNELS / 32][2];
+        place.load_residual<0>(residual);   // early: it comes from device memory
         wait_copies<0>();
         sync_threads(1 + warpgroup, WARPGROUP);
         float sums[Shared::CHANNELS / 2];
@@ -477,10 +352,10 @@ extern "C" __global__ void __launch_bounds__(NarrowShared::WARPGROUPS* WARPGROUP
         begin_products();
 #pragma unroll
         for (int k = 0; k < Shared::CHANNELS / 8; k += 2)
-            wgmma_registers<96>(sums, hidden + 2 * k, operand(base + TAPS * Shared::TAP + k * Shared::B_NEXT, Shared::B_NEXT));
+            wgmma<96>(sums, hidden + 2 * k, operand(base + TAPS * Shared::TAP + k * Shared::B_NEXT, Shared::B_NEXT));
         commit_products();
         wait_products<0>();
-        store_unit<Shared::CHANNELS>(sums, unit, columns, stream, first);
+        place.store<0>(sums, residual, columns);
     }
 }
 
@@ -544,6 +419,8 @@ extern "C" __global__ void __launch_bounds__((WideShared::WARPGROUPS + 1) * WARP
     int step = 0;
     u32 parity = 0;
     for (int tile = blockIdx.x; tile < num_tiles; tile += gridDim.x, parity ^= 1) {
+        const Place<Shared::CHANNELS> place(unit, tile / tiles, tile % tiles * Shared::ROWS + warpgroup * 64);
+        place.prefetch_residual();
         float sums[Shared::CHANNELS / 2];
         clear(sums);
         u32 rows[2][4];
@@ -573,15 +450,19 @@ extern "C" __global__ void __launch_bounds__((WideShared::WARPGROUPS + 1) * WARP
             begin_products();
 #pragma unroll
             for (int k = 0; k < Shared::DEPTH / 8; k += 2)
-                wgmma_registers<192>(sums, hidden + 2 * (i * Shared::DEPTH / 8 + k), operand(base + stage * Shared::STAGE + k * Shared::B_NEXT, Shared::B_NEXT));
+                wgmma<192>(sums, hidden + 2 * (i * Shared::DEPTH / 8 + k), operand(base + stage * Shared::STAGE + k * Shared::B_NEXT, Shared::B_NEXT));
             commit_products();
         }
         wait_products<0>();
         if (is_first_lane)
             for (int i = 1; i <= Shared::BLOCKS; i++) arrive(empty + 8 * ((step - i) % Shared::STAGES));
-        store_unit<Shared::CHANNELS>(sums, unit, columns, tile / tiles, tile % tiles * Shared::ROWS + warpgroup * 64);
+        uint4 residual[3][2];               // half of the columns: registers are scarce
+        place.load_residual<0>(residual);
+        place.store<0>(sums, residual, columns);
+        place.load_residual<3>(residual);
+        place.store<3>(sums, residual, columns);
     }
 }
 
-// Bytes of shared memory: convolution_192, convolution_96, unit_192, unit_96.
-extern "C" __device__ const u32 shared_bytes[] = {ConvolutionShared<192>::BYTES, ConvolutionShared<96>::BYTES, WideShared::BYTES, NarrowShared::BYTES};
+// Bytes of shared memory: unit_192, unit_96.
+extern "C" __device__ const u32 shared_bytes[] = {WideShared::BYTES, NarrowShared::BYTES};

@@ -1,4 +1,4 @@
-"""Launches the codec's convolutions of many rows on Hopper GPUs; see codec_wgmma.cu."""
+"""Launches the codec's residual units of many rows on Hopper GPUs; see codec_wgmma.cu."""
 
 from __future__ import annotations
 
@@ -18,13 +18,7 @@ from vivace.backends.megakernel import driver
 from vivace.backends.megakernel.nvrtc import compile_source
 from vivace.errors import BackendUnavailableError
 
-ROWS, DEPTH = 256, 32  # rows of a tile of `convolution_*`, channels of one of its steps
-TILES = (192, 96)  # columns of a tile, widest first
-UNIT_ROWS: Final = {96: 64, 192: 192}  # rows of a tile of `unit_*`, by channels
-UNIT_DEPTH: Final = {96: 96, 192: 64}  # channels of a step
-UNIT_THREADS: Final = {96: 384, 192: 512}
-THREADS = 384
-UNIT_TAPS, MAX_DILATION = 7, 9
+TAPS, MAX_DILATION = 7, 9
 WORST_ERROR = 1e-2  # of a kernel's result, relative to PyTorch's
 
 log = logging.getLogger(__name__)
@@ -37,22 +31,9 @@ class Columns(ctypes.Structure):
 
 
 class Rows(ctypes.Structure):
-    """Inputs and outputs of the last step; float16 [B, T, columns], or 0."""
+    """Residual and outputs; float16 [B, T, columns], `out` may be 0."""
 
     _fields_ = [(name, c_uint64) for name in ("residual", "out", "active")]
-
-
-class ConvolutionArguments(ctypes.Structure):
-    _fields_ = [
-        *((name, c_uint64) for name in ("x", "history", "slots", "weight")),
-        ("columns", Columns),
-        ("rows", Rows),
-        ("history_stride", c_int64),
-        *(
-            (name, c_int)
-            for name in ("num_rows", "length", "in_size", "out_size", "taps", "dilation")
-        ),
-    ]
 
 
 class UnitArguments(ctypes.Structure):
@@ -71,17 +52,17 @@ class Inputs:
     """Inputs of a layer with their past."""
 
     x: Tensor  # float16 [B, T, channels], contiguous
-    history: Tensor | None  # float16 [slots, at least reach * channels]
+    history: Tensor  # float16 [slots, at least reach * channels]
     slots: Tensor  # int64 [B]
 
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Tensors that a layer writes, before and after its activation, and the residual it adds."""
+    """Tensors that a unit writes, before and after its activation, and the residual it adds."""
 
-    residual: Tensor | None
+    residual: Tensor
     out: Tensor | None
-    active: Tensor | None
+    active: Tensor
 
     @property
     def rows(self) -> Rows:
@@ -104,6 +85,10 @@ class ColumnParameters:
             return None
         return cls(*(each.float().flatten().repeat(num_columns // each.numel()) for each in known))
 
+    def activate(self, y: Tensor) -> Tensor:
+        """The snake activation; the frequency is in half turns."""
+        return y + self.inverse_gain * torch.sin(torch.pi * self.frequency * y) ** 2
+
     @property
     def columns(self) -> Columns:
         return Columns(*(_address(each) for each in (self.bias, self.frequency, self.inverse_gain)))
@@ -116,62 +101,27 @@ class WgmmaKernels:
         code = compile_source(kernel_source(), "sm_90a", [])
         self._module = driver.Module(code)
         self.num_processors = num_multiprocessors(device)
-        names = [*(f"convolution_{tile}" for tile in TILES), "unit_192", "unit_96"]
-        self._shared = dict(zip(names, self._module.numbers("shared_bytes"), strict=True))
-        self._functions = {name: self._module.function(name) for name in names}
-        for name, function in self._functions.items():
-            driver.allow_shared(function, self._shared[name])
+        self._shared = dict(zip(SHAPES, self._module.numbers("shared_bytes"), strict=True))
+        self._functions = {size: self._module.function(f"unit_{size}") for size in SHAPES}
+        for size, function in self._functions.items():
+            driver.allow_shared(function, self._shared[size])
 
-    def launch(
-        self, name: str, grid: tuple[int, int], num_threads: int, request: ctypes.Structure
-    ) -> None:
-        driver.launch(self._functions[name], grid, num_threads, self._shared[name], request)
+    def launch(self, num_channels: int, request: UnitArguments) -> None:
+        function, shared = self._functions[num_channels], self._shared[num_channels]
+        num_threads = SHAPES[num_channels].num_threads
+        driver.launch(function, (self.num_processors, 1), num_threads, shared, request)
 
 
 @dataclass(frozen=True, slots=True)
-class WideConvolution:
-    """A convolution and its snake activation."""
+class Shape:
+    """Sizes of a `unit_*` kernel."""
 
-    kernels: WgmmaKernels
-    weight: Tensor  # packed
-    parameters: ColumnParameters
-    taps: int
-    dilation: int
-    tile: int  # columns
+    rows: int  # of a tile
+    depth: int  # channels of a step
+    num_threads: int
 
-    @classmethod
-    def pack(
-        cls,
-        kernels: WgmmaKernels | None,
-        weight: Tensor,  # float16 [taps, columns, in]
-        parameters: ColumnParameters | None,
-        dilation: int,
-    ) -> WideConvolution | None:
-        """None where the kernels do not support the layer."""
-        taps, num_columns, in_size = weight.shape
-        tile = next((tile for tile in TILES if num_columns % tile == 0), None)
-        if kernels is None or parameters is None or tile is None or in_size % DEPTH:
-            return None
-        packed = weight[:, _column_order(num_columns, weight.device)]
-        packed = packed.view(taps, num_columns // tile, tile, in_size // DEPTH, DEPTH // 8, 8)
-        packed = packed.permute(1, 0, 3, 4, 2, 5).contiguous()
-        return cls(kernels, packed, parameters, taps, dilation, tile)
 
-    def is_worthwhile(self, num_rows: int) -> bool:
-        """Whether there is a tile for every multiprocessor."""
-        num_tiles = len(self.weight) * (num_rows // ROWS)
-        return num_tiles >= self.kernels.num_processors
-
-    def run(self, inputs: Inputs, outputs: Outputs) -> None:
-        batch, length, in_size = inputs.x.shape
-        num_tiles = len(self.weight)
-        request = ConvolutionArguments(
-            *_addresses(inputs), _address(self.weight), self.parameters.columns, outputs.rows,
-            0 if inputs.history is None else inputs.history.stride(0),
-            batch * length, length, in_size, num_tiles * self.tile, self.taps, self.dilation,
-        )  # fmt: skip
-        grid = (num_tiles, -(-batch * length // ROWS))
-        self.kernels.launch(f"convolution_{self.tile}", grid, THREADS, request)
+SHAPES: Final = {192: Shape(192, 64, 512), 96: Shape(64, 96, 384)}  # by channels
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,31 +146,30 @@ class WideUnit:
     ) -> WideUnit | None:
         """None where the kernels do not support the unit."""
         taps, num_channels, in_size = first.shape
-        is_fit = num_channels == in_size and num_channels in UNIT_ROWS and taps == UNIT_TAPS
-        if kernels is None or hidden is None or parameters is None:
+        shape = SHAPES.get(num_channels)
+        if kernels is None or hidden is None or parameters is None or shape is None:
             return None
-        if not is_fit or dilation > MAX_DILATION:
+        if in_size != num_channels or taps != TAPS or dilation > MAX_DILATION:
             return None
-        depth = UNIT_DEPTH[num_channels]
+        depth = shape.depth
         packed = torch.cat([first, second[:, _column_order(num_channels, second.device)]])
         packed = packed.view(taps + 1, num_channels, num_channels // depth, depth // 8, 8)
         packed = packed.permute(0, 2, 3, 1, 4).contiguous()
         return cls(kernels, packed, hidden, parameters, dilation)
 
     def is_worthwhile(self, num_streams: int, length: int) -> bool:
-        num_tiles = num_streams * (length // UNIT_ROWS[len(self.parameters.bias)])
+        """Whether there is a tile for every multiprocessor."""
+        num_tiles = num_streams * (length // SHAPES[len(self.parameters.bias)].rows)
         return num_tiles >= self.kernels.num_processors
 
     def run(self, inputs: Inputs, outputs: Outputs) -> None:
         batch, length, size = inputs.x.shape
-        assert inputs.history is not None
         request = UnitArguments(
             *_addresses(inputs), _address(self.weight), self.hidden.columns,
             self.parameters.columns, outputs.rows, inputs.history.stride(0),
             batch, length, self.dilation,
         )  # fmt: skip
-        grid = (self.kernels.num_processors, 1)
-        self.kernels.launch(f"unit_{size}", grid, UNIT_THREADS[size], request)
+        self.kernels.launch(size, request)
 
 
 def load_kernels(device: torch.device) -> WgmmaKernels | None:
@@ -239,22 +188,18 @@ def load_kernels(device: torch.device) -> WgmmaKernels | None:
 def kernel_source() -> str:
     source = Path(__file__).with_suffix(".cu").read_text()
     mark = "// -- PRODUCTS OF THE HOST --\n"
-    return source.replace(mark, "".join(_product_source(columns) for columns in TILES))
+    return source.replace(mark, "".join(map(_product_source, SHAPES)))
 
 
 def _product_source(columns: int) -> str:
-    """`wgmma` and `wgmma_registers` of 64 rows, so many columns and 16 channels."""
+    """`wgmma` of 64 rows, so many columns and 16 channels."""
     count = columns // 2  # sums of a thread
     sums = ", ".join(f"%{i}" for i in range(count))
     outputs = ", ".join(f'"+f"(sums[{i}])' for i in range(count))
     words = ", ".join(f"%{count + i}" for i in range(4))
     operation = f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.f16.f16 {{{sums}}}"
     return f"""
-template <> DEVICE void wgmma<{columns}>(float (&sums)[{count}], u64 a, u64 b) {{
-    asm volatile("{operation}, %{count}, %{count + 1}, 1, 1, 1, 0, 0;" : {outputs}
-                 : "l"(a), "l"(b));
-}}
-template <> DEVICE void wgmma_registers<{columns}>(float (&sums)[{count}], const u32* a, u64 b) {{
+template <> DEVICE void wgmma<{columns}>(float (&sums)[{count}], const u32* a, u64 b) {{
     asm volatile("{operation}, {{{words}}}, %{count + 4}, 1, 1, 1, 0;" : {outputs}
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }}
@@ -274,24 +219,21 @@ def _check(kernels: WgmmaKernels, device: torch.device) -> None:
     def draw(*shape: int) -> Tensor:
         return torch.randn(*shape, device=device, generator=generator)
 
-    slots = torch.tensor([1, 0], device=device)
-    for size in TILES:
-        reach = UNIT_TAPS - 1
+    slots, reach = torch.tensor([1, 0], device=device), TAPS - 1
+    for size in SHAPES:
         x, history = draw(2, 300, size).half(), draw(2, reach * size).half()
-        first, second = (draw(taps, size, size).mul(size**-0.5).half() for taps in (UNIT_TAPS, 1))
+        residual = draw(2, 300, size).half()
+        first, second = (draw(taps, size, size).mul(size**-0.5).half() for taps in (TAPS, 1))
         parameters = ColumnParameters(draw(size), draw(size).abs(), draw(size).abs())
+        unit = WideUnit.pack(kernels, first, second, parameters, parameters, 1)
+        assert unit is not None
+        out, active = torch.empty_like(x), torch.empty_like(x)
+        unit.run(Inputs(x, history, slots), Outputs(residual, out, active))
         joined = torch.cat((history.view(2, reach, size)[slots], x), dim=1)
-        expected = parameters.bias + _convolved(joined, first)
-        found = torch.empty_like(x)
-        inputs, outputs = Inputs(x, history, slots), Outputs(None, found, None)
-        if convolution := WideConvolution.pack(kernels, first, parameters, 1):
-            convolution.run(inputs, outputs)
-            _compare(found, expected)
-        if unit := WideUnit.pack(kernels, first, second, parameters, parameters, 1):
-            unit.run(inputs, outputs)
-            turns = torch.sin(torch.pi * parameters.frequency * expected)
-            hidden = expected + parameters.inverse_gain * turns**2
-            _compare(found, parameters.bias + _convolved(hidden.half(), second))
+        hidden = parameters.activate(parameters.bias + _convolved(joined, first)).half()
+        expected = parameters.bias + _convolved(hidden, second) + residual
+        _compare(out, expected)
+        _compare(active, parameters.activate(expected))
 
 
 def _convolved(x: Tensor, weight: Tensor) -> Tensor:

@@ -14,6 +14,8 @@ from vivace.backends.cuda_graph.codec_tiles import (
     LARGE,
     SHORT,
     SINGLE,
+    SINGLE_GATED,
+    SINGLE_WIDE,
     SMALL,
     SPLIT,
     WIDE,
@@ -47,7 +49,9 @@ def multiprocessors(monkeypatch: pytest.MonkeyPatch) -> None:
         (4, 6_144, 1_536, HALF, SMALL[3]),  # too many blocks for the deep tile's shared memory
         (160, 384, 384, HALF, SMALL[3]),  # 384 channels are not whole deep blocks
         (1, 4_096, 1_024, SPLIT, replace(SMALL[3], depth=32)),
-        (1, 4_096, 1_024, SINGLE, Tile(16, 16, 128, num_stages=4)),
+        (1, 512, 1_024, SINGLE, Tile(16, 16, 128, num_stages=4)),
+        (1, 3_072, 512, SINGLE, SINGLE_WIDE),
+        (1, 1_024, 192, SINGLE, replace(SINGLE_WIDE, depth=64)),
         (512, 512, 1_024, SINGLE, Tile(32, 32, 64, num_stages=4)),
         (512, 3_072, 512, SINGLE, Tile(128, 64, 32)),
         (320, 192, 192, HALF, replace(SMALL[3], depth=64)),
@@ -77,6 +81,11 @@ def test_residual_unit_is_one_kernel_for_many_rows_of_few_channels(
     num_rows: int, num_channels: int, tile: UnitTile | None
 ) -> None:
     assert pick_unit_tile(num_rows, num_channels, CPU) == tile
+
+
+def test_gated_products_of_few_rows_have_their_own_tile() -> None:
+    assert pick_tile(1, 1_024, 512, CPU, SINGLE, is_gated=True) == SINGLE_GATED
+    assert pick_tile(1, 512, 512, CPU, SINGLE, is_gated=True) == Tile(16, 16, 128, num_stages=4)
 
 
 def test_wide_tile_depends_on_the_length_of_a_sum() -> None:

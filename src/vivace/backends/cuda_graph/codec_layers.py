@@ -149,8 +149,9 @@ class Product:
         max_rows = 128 if norm is None else NORM_ROWS
         precision = HALF if self.weight.dtype == torch.float16 else self.precision
         tile = pick_tile(
-            num_rows, columns, in_size, x.device, precision, taps=taps, max_rows=max_rows
-        )
+            num_rows, columns, in_size, x.device, precision,
+            taps=taps, is_gated=self.is_gated, max_rows=max_rows,
+        )  # fmt: skip
         grid = (-(-num_rows // tile.rows), -(-columns // tile.columns))
         kernels.product_kernel[grid](
             x, history, past.slots, None if norm is None else norm.weight,

@@ -35,6 +35,9 @@ WIDE_WAVES = 4  # blocks per multiprocessor from which WIDE is faster
 SHORT = Tile(64, 128, 64)  # instead of WIDE for short sums
 MAX_SHORT = 768  # numbers of a short sum
 SINGLE_DEPTHS = {16: (128, 4), 32: (64, 4)}  # depth and stages in TF32 by rows
+MANY_COLUMNS = 1_024  # of a product in TF32 with few rows, from which these two tiles are faster
+SINGLE_WIDE = Tile(16, 32, 256, num_stages=2)
+SINGLE_GATED = Tile(16, 16, 256, num_warps=2, num_stages=2)
 DEEP = Tile(16, 16, 256, num_warps=4, num_stages=5)  # instead of the smallest tile for few blocks
 DEEP_WAVES = 2  # most blocks per multiprocessor: its shared memory is large
 LARGE = (Tile(128, 64, 64), Tile(64, 64, 64), Tile(64, 32, 64))
@@ -54,6 +57,7 @@ def pick_tile(
     precision: str,
     *,
     taps: int = 1,
+    is_gated: bool = False,
     max_rows: int = 128,
 ) -> Tile:
     """The largest tile that gives every multiprocessor a block, or else the smallest."""
@@ -82,6 +86,9 @@ def pick_tile(
         return replace(chosen, depth=_whole_depth(chosen.depth, depth))
     if precision == SPLIT:
         return replace(chosen, depth=SPLIT_DEPTH)
+    if chosen.rows == 16 and num_columns >= MANY_COLUMNS:
+        tile = SINGLE_GATED if is_gated else SINGLE_WIDE
+        return replace(tile, depth=_whole_depth(tile.depth, depth))
     block, num_stages = SINGLE_DEPTHS.get(chosen.rows, (32, 3))
     depth = _whole_depth(block, depth)
     return replace(chosen, depth=depth, num_warps=4, num_stages=num_stages)

@@ -6,7 +6,7 @@
 #   tests      tests marked gpu, in parallel processes
 #   single     TTS.load() without options: ms per frame, first audio, 1 to 8 streams
 #   streams    64 and 256 streams
-#   live       64 and 256 streams, and 1,000 streams that are played in real time
+#   live       64 and 256 streams, and 1,000 (0.6B) or 700 (1.7B) streams that are played in real time
 #   load       requests at random times
 #   parts      talker, predictor and codec alone
 #   backends   every backend that can run, 0.6B
@@ -76,9 +76,9 @@ run_stage() {
       done
       ;;
     live)
-      for size in 0.6B 1.7B; do
-        engine 120 "engine-$size-live" "$size-CustomVoice" --streams 64,256 --live 1000 --seconds 5 --repeats 2 \
-          --rounds "$rounds"
+      for size in 0.6B:1000 1.7B:700; do
+        engine 120 "engine-${size%:*}-live" "${size%:*}-CustomVoice" --streams 64,256 --live "${size#*:}" --seconds 5 \
+          --repeats 2 --rounds "$rounds"
       done
       ;;
     load)

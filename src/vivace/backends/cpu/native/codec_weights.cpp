@@ -109,14 +109,14 @@ Conv CodecDecoder::take_transposed(TensorList& tensors, int64_t num_in, int64_t 
     const float* weight = tensors.take(num_in * num_out * kernel);  // [in, out, kernel]
     Conv conv = pack(num_in, stride * num_out, num_taps, 1,
                      [=](int64_t first, int64_t count, int64_t width, float* to) {
-                         for (int64_t tap = 0; tap < num_taps; ++tap)
-                             for (int64_t in = 0; in < num_in; ++in, to += width)
-                                 for (int64_t lane = 0; lane < count; ++lane) {
-                                     const int64_t step = (first + lane) / num_out,
-                                                   out = (first + lane) % num_out;
-                                     to[lane] = weight[(in * num_out + out) * kernel + step +
-                                                       (num_taps - 1 - tap) * stride];
-                                 }
+                         std::vector<int64_t> places;  // of each column, in the kernels of an input
+                         for (int64_t i = first; i < first + count; ++i)
+                             places.push_back(i % num_out * kernel + i / num_out);
+                         for (int64_t tap = num_taps - 1; tap >= 0; --tap)
+                             for (int64_t in = 0; in < num_in; ++in, to += width) {
+                                 const float* from = weight + in * num_out * kernel + tap * stride;
+                                 for (int64_t i = 0; i < count; ++i) to[i] = from[places[i]];
+                             }
                      });
     const float* bias = tensors.take(num_out);
     for (int64_t i = 0; i < stride * num_out; ++i) conv.bias[i] = bias[i % num_out];

@@ -78,13 +78,25 @@ def test_zero_and_tiny_weights_stay_finite(bits: Bits) -> None:
 @pytest.mark.parametrize("bits", BITS)
 def test_product_is_the_product_with_rounded_activations(bits: Bits) -> None:
     linear, x = quantize(_weight(), bits), torch.randn(5, 128)
-    groups = x.view(5, -1, GROUP if bits == 4 else 128)
-    codes, scale = round_activations(groups)
+    codes, scale = round_activations(x)
+    assert scale.shape == (5, 128 // GROUP)
     assert torch.equal(codes, codes.round())
     assert float(codes.abs().max()) == 127
-    rounded = (codes * scale).view(5, 128)
+    rounded = (codes * scale[..., None]).view(5, 128)
     torch.testing.assert_close(multiply(x, linear), rounded @ dequantize(linear).t())
     assert _error(multiply(x, linear), x @ dequantize(linear).t()) < 0.02
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_outlier_affects_only_its_group(bits: Bits) -> None:
+    linear, x = quantize(_weight(), bits), torch.randn(1, 128)
+    x[0, 40] = 1e4
+    outlier = torch.zeros_like(x)
+    outlier[0, 40] = 1e4
+    rest = multiply(x, linear) - multiply(outlier, linear)
+    wanted = x.clone()
+    wanted[0, 32:64] = 0  # the group of the outlier
+    assert _error(rest, wanted @ dequantize(linear).t()) < 0.05
 
 
 @pytest.mark.parametrize("bits", BITS)
@@ -126,7 +138,9 @@ def test_weights_that_int4_cannot_hold_are_refused(
 def test_int4_refuses_incomplete_groups() -> None:
     with pytest.raises(ValueError, match="whole groups"):
         quantize(torch.zeros(4, 40), 4)
-    assert quantize(torch.zeros(4, 40), 8).in_features == 40
+    linear, x = quantize(_weight(4, 40), 8), torch.randn(2, 40)
+    assert linear.in_features == 40
+    assert _error(multiply(x, linear), x @ dequantize(linear).t()) < 0.02
 
 
 def test_parts_that_do_not_fit_together_are_refused() -> None:

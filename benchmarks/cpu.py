@@ -143,6 +143,8 @@ def time_parts(tts: Any, repeats: int) -> Iterator[tuple[str, float]]:
         owner = frame_maker if hasattr(frame_maker, name) else frame_maker.FrameMaker
         setattr(owner, name, timed(getattr(owner, name), part, seconds))
     backend.admit = timed(backend.admit, "prefill", seconds)
+    if backend.name == "cpu":  # a whole frame in one call
+        backend.step = timed(backend.step, "model", seconds)
     backend.render = timed(backend.render, "codec", seconds)
     for seed in range(repeats):
         seconds.clear()

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from vivace import TTS
 from vivace.backends.base import Frames, Slot
-from vivace.backends.eager import EagerBackend
+from vivace.backends.host import HostBackend
 from vivace.engine.completeness import IdMarker, SpokenWords
 from vivace.engine.follower import Fault, TextFollower
 from vivace.engine.frame_block import FrameBlock, join_blocks
@@ -51,7 +51,7 @@ class GuardedVoice:
         self.tts = tts
         self.marker = IdMarker(tts.tokenizer)
         backend = tts.engine.backend
-        assert isinstance(backend, EagerBackend)
+        assert isinstance(backend, HostBackend)
         self._backend, self._step = backend, backend.step
         backend.step = self._observed_step  # type: ignore[method-assign]
         self._places: Places = []

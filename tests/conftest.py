@@ -24,6 +24,7 @@ from tests.support.processes import find_children, kill_children, restore_interr
 from tests.support.project import ROOT, load_script
 from tests.support.tiny import TINY_NAMES, Tiny
 from vivace import TTS
+from vivace.backends.cpu import build
 from vivace.checkpoint import Checkpoint
 from vivace.text.tokenizer import TextTokenizer
 
@@ -57,6 +58,7 @@ LONGEST_FIRST = (
 )
 # Tiny models gain nothing from more threads and slow down on a busy machine.
 torch.set_num_threads(1)
+build.TIMEOUT_S = 300.0  # a busy machine compiles slowly
 os.environ["OMP_NUM_THREADS"] = "1"  # for processes that tests start
 os.environ["HF_HUB_OFFLINE"] = "1"  # tests use no network; set before huggingface_hub is imported
 # A test must not fail because the machine is busy or because an example is new.

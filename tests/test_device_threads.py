@@ -8,7 +8,7 @@ from threading import Event, Thread
 import pytest
 import torch
 
-from tests.support.slots import eager_backend
+from tests.support.slots import plain_backend
 from vivace import TTS
 from vivace.backends.base import Frames
 from vivace.device import SMALL_MODEL_BYTES, pick_threads, use_threads
@@ -53,7 +53,7 @@ def test_use_threads_affects_only_the_engine(
 ) -> None:
     with TTS.load(device="cpu", threads=asked) as tts:
         assert torch.get_num_threads() == 2
-        backend = eager_backend(tts)
+        backend = plain_backend(tts)
         step, seen = backend.step, list[int]()
 
         def watched(slots: Sequence[int], num_frames: int) -> Frames:

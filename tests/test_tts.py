@@ -17,6 +17,7 @@ import soundfile
 import torch
 from numpy.typing import NDArray
 
+from tests.support.slots import auto_backend_name
 from vivace import TTS, SamplingParams, Voice
 from vivace.errors import (
     AudioError,
@@ -112,7 +113,8 @@ def test_repr_and_attributes_describe_the_checkpoint(
     assert tts.sample_rate == 24_000
     assert tts.device == torch.device("cpu")
     assert tts.dtype == torch.float32
-    assert repr(tts) == f"<TTS {model_type} {name} on cpu in float32, backend eager>"
+    backend = auto_backend_name()
+    assert repr(tts) == f"<TTS {model_type} {name} on cpu in float32, backend {backend}>"
 
 
 def test_speakers_of_each_checkpoint_type(load_tts: LoadTTS) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.support.slots import NUM_FRAMES, SteppedBackend, make_prompt, params
+from tests.support.slots import NUM_FRAMES, PlainBackend, SteppedBackend, make_prompt, params
 from tests.support.tiny import Tiny
 from tests.support.utterances import generate
 from vivace.backends import Capacity, build_backend, survey
@@ -20,6 +20,8 @@ from vivace.backends.eager import EagerBackend
 from vivace.errors import BackendError, BackendUnavailableError, NumericError, RequestError
 from vivace.prompt import Prompt, build_prompt
 from vivace.speech import SamplingParams
+
+Build = Callable[..., PlainBackend]
 
 
 def speak_alone(
@@ -33,14 +35,24 @@ def part(tiny: Callable[[str], Tiny]) -> Tiny:
     return tiny("custom_voice_projected")
 
 
-@pytest.mark.default_cases(1)
+@pytest.fixture(scope="module", params=["eager", "cpu"])
+def build(part: Tiny, request: pytest.FixtureRequest) -> Build:
+    """Builds a backend; only the eager one has a number of rows per pass."""
+
+    def make(pass_rows: int | None = None) -> PlainBackend:
+        return part.cpu_backend() if request.param == "cpu" else part.backend(pass_rows)
+
+    return make
+
+
+@pytest.mark.default_cases(2)
 @pytest.mark.parametrize("pass_rows", [1, 4])
 @given(seed=st.integers(0, 2**63 - 1), plan=st.integers(0, 2**32))
 @settings(deadline=None, max_examples=3)
 def test_seeded_codes_are_equal_alone_and_in_any_batch(
-    part: Tiny, pass_rows: int, seed: int, plan: int
+    part: Tiny, build: Build, pass_rows: int, seed: int, plan: int
 ) -> None:
-    backend = part.backend(pass_rows)
+    backend = build(pass_rows)
     prompt = make_prompt(part, "The needle in the haystack.")
     alone = speak_alone(backend, prompt, params(seed))
     found = speak_in_company(backend, part, prompt, params(seed), random.Random(plan))
@@ -92,14 +104,14 @@ def test_seed_test_fails_with_shared_generator(part: Tiny) -> None:
     assert first != second
 
 
-def test_different_seeds_give_different_codes(part: Tiny) -> None:
-    backend, prompt = part.backend(), make_prompt(part, "Once more.")
+def test_different_seeds_give_different_codes(part: Tiny, build: Build) -> None:
+    backend, prompt = build(), make_prompt(part, "Once more.")
     first, second = (speak_alone(backend, prompt, params(seed)) for seed in (1, 2))
     assert not np.array_equal(first, second)
 
 
-def test_greedy_ignores_seed_and_temperatures_are_per_codebook(part: Tiny) -> None:
-    backend, prompt = part.backend(), make_prompt(part, "Once more.")
+def test_greedy_ignores_seed_and_temperatures_are_per_codebook(part: Tiny, build: Build) -> None:
+    backend, prompt = build(), make_prompt(part, "Once more.")
     greedy = [speak_alone(backend, prompt, params(seed, temperature=0)) for seed in (1, 2)]
     assert np.array_equal(greedy[0], greedy[1])
     half = speak_alone(backend, prompt, params(1, temperature=0, predictor_temperature=0.9))
@@ -107,8 +119,8 @@ def test_greedy_ignores_seed_and_temperatures_are_per_codebook(part: Tiny) -> No
     assert not np.array_equal(half[0], greedy[0][0])
 
 
-def test_rendering_by_chunks_equals_rendering_at_once(part: Tiny) -> None:
-    backend, prompt = part.backend(), make_prompt(part, "In pieces.")
+def test_rendering_by_chunks_equals_rendering_at_once(part: Tiny, build: Build) -> None:
+    backend, prompt = build(), make_prompt(part, "In pieces.")
     whole = generate(backend, prompt, params(5))
     slot = backend.admit(prompt, params(5))
     pieces = []
@@ -119,8 +131,10 @@ def test_rendering_by_chunks_equals_rendering_at_once(part: Tiny) -> None:
 
 
 @pytest.mark.parametrize("pieces", [[1] * 40, [3, 1, 7, 40], [40]])
-def test_live_text_codes_equal_whole_text_codes(part: Tiny, pieces: list[int]) -> None:
-    backend = part.backend()
+def test_live_text_codes_equal_whole_text_codes(
+    part: Tiny, build: Build, pieces: list[int]
+) -> None:
+    backend = build()
     text = "Written while it is spoken."
     whole = speak_alone(backend, make_prompt(part, text), params(9))
     ids = part.tokenizer.encode(text)
@@ -144,8 +158,8 @@ def test_live_text_codes_equal_whole_text_codes(part: Tiny, pieces: list[int]) -
     assert np.array_equal(np.concatenate(codes), whole)
 
 
-def test_slot_without_text_waits_without_frames(part: Tiny) -> None:
-    backend = part.backend()
+def test_slot_without_text_waits_without_frames(part: Tiny, build: Build) -> None:
+    backend = build()
     slot = backend.admit(make_prompt(part, "a", is_complete=False), params(9))
     first = backend.step([slot], 5)
     assert (first.lengths[0], first.status[0]) == (1, "waiting")
@@ -160,13 +174,17 @@ def test_slot_without_text_waits_without_frames(part: Tiny) -> None:
         backend.extend(slot, [1], is_last=False)
 
 
-def test_slot_with_non_finite_logits_fails_alone(part: Tiny) -> None:
-    backend = part.backend(pass_rows=4)
+def test_slot_with_non_finite_logits_fails_alone(
+    part: Tiny, build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = build(4)
     prompt = make_prompt(part, "Steady.")
     alone = speak_alone(backend, prompt, params(3))
-    broken = backend.admit(prompt, params(4))
+    with monkeypatch.context() as patch:
+        rows = backend.prompt_rows(prompt).fill_(torch.nan)
+        patch.setattr(backend, "prompt_rows", lambda prompt: rows)
+        broken = backend.admit(prompt, params(4))
     healthy = backend.admit(prompt, params(3))
-    backend._slots[broken].hidden = torch.full_like(backend._slots[broken].hidden, torch.nan)
     frames = backend.step([broken, healthy], NUM_FRAMES)
     assert frames.status[0] == "failed"
     assert frames.lengths[0] == 0
@@ -175,8 +193,8 @@ def test_slot_with_non_finite_logits_fails_alone(part: Tiny) -> None:
     assert again.status[0] == "failed"
 
 
-def test_non_finite_logits_fail_one_request_only(part: Tiny) -> None:
-    backend, prompt = part.backend(), make_prompt(part, "Steady.")
+def test_non_finite_logits_fail_one_request_only(part: Tiny, build: Build) -> None:
+    backend, prompt = build(), make_prompt(part, "Steady.")
     head = part.model.talker.codec_head.weight
     kept = head[5].clone()
     head[5] = torch.nan
@@ -189,15 +207,15 @@ def test_non_finite_logits_fail_one_request_only(part: Tiny) -> None:
     assert not backend._slots
 
 
-def test_step_reports_frame_count_and_status(part: Tiny) -> None:
-    backend, prompt = part.backend(), make_prompt(part, "Bounded.")
+def test_step_reports_frame_count_and_status(part: Tiny, build: Build) -> None:
+    backend, prompt = build(), make_prompt(part, "Bounded.")
     utterance = generate(backend, prompt, params(1, max_frames=5, min_frames=5))
     assert len(utterance.codes) == 5
     assert utterance.finish_reason == "length"
 
 
-def test_released_slot_raises_backend_error(part: Tiny) -> None:
-    backend = part.backend()
+def test_released_slot_raises_backend_error(part: Tiny, build: Build) -> None:
+    backend = build()
     slot = backend.admit(make_prompt(part, "Gone."), params(1))
     backend.release(slot)
     for call in (
@@ -209,8 +227,8 @@ def test_released_slot_raises_backend_error(part: Tiny) -> None:
             call()
 
 
-def test_admission_without_seed_or_positions_fails(part: Tiny) -> None:
-    backend = part.backend()
+def test_admission_without_seed_or_positions_fails(part: Tiny, build: Build) -> None:
+    backend = build()
     with pytest.raises(BackendError, match="seed"):
         backend.admit(make_prompt(part, "Hm."), SamplingParams())
     limit = part.checkpoint.config.talker_config.max_position_embeddings

@@ -16,7 +16,7 @@ import torch
 
 from tests.support.official_calls import GOLDEN, OfficialItem, official_items
 from tests.support.project import ROOT, load_script
-from tests.support.slots import eager_backend
+from tests.support.slots import plain_backend
 from vivace.compat import Qwen3TTSModel, VoiceClonePromptItem
 from vivace.engine.stream import Stream
 from vivace.errors import TextTooLongError
@@ -118,7 +118,7 @@ def test_batch_result_equals_single_results(
 ) -> None:
     model = models["custom_voice"]
     engine = model.tts.engine
-    step = eager_backend(model.tts).step
+    step = plain_backend(model.tts).step
     seen: list[int] = []
 
     def watch(*arguments: Any, **options: Any) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.support.official_calls import official_items
-from tests.support.slots import eager_backend
+from tests.support.slots import plain_backend
 from vivace.compat import FasterQwen3TTS, Qwen3TTSModel
 from vivace.compat.prompts import VoiceClonePromptItem
 from vivace.errors import TextError
@@ -34,7 +34,7 @@ TEXTS = [
 def prompts_of(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Prompt]]:
     """Record the prompts that reach the backend."""
     seen: list[Prompt] = []
-    admit = eager_backend(tts).admit
+    admit = plain_backend(tts).admit
 
     def watch(prompt: Prompt, *arguments: Any) -> Any:
         seen.append(prompt)

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.recording_backend import assert_same_audio, interleave
-from tests.support.slots import eager_backend
+from tests.support.slots import plain_backend
 from vivace import TTS, Audio
 from vivace.audio.clip import AudioChunk
 from vivace.backends.base import Frames
@@ -138,7 +138,7 @@ def test_finished_stream_reports_usage(tts: TTS) -> None:
 
 
 def test_failed_stream_has_no_last_chunk(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = eager_backend(tts)
+    backend = plain_backend(tts)
     step, count = backend.step, 0
 
     def fail_later(slots: Sequence[int], num_frames: int) -> Frames:

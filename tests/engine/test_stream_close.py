@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.slots import eager_backend
+from tests.support.slots import plain_backend
 from vivace import TTS
 from vivace.audio.clip import AudioChunk
 from vivace.engine.stream import Stream
@@ -135,7 +135,7 @@ def test_stream_can_be_closed_by_its_own_text(tts: TTS, num_before: int) -> None
 def test_stream_closed_during_a_turn_frees_its_slot(
     tts: TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend = eager_backend(tts)
+    backend = plain_backend(tts)
     step, stream = backend.step, tts.stream(TEXT, **OPTIONS)
     next(stream)
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.support.recording_backend import stop_after
-from tests.support.slots import eager_backend
+from tests.support.slots import plain_backend
 from vivace import TTS
 from vivace.engine.stream import Stream
 from vivace.errors import RequestError, RunawayError
@@ -145,7 +145,7 @@ def test_max_frames_one_makes_one_frame(tts: TTS) -> None:
 def stall(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Make every utterance stall. Returns the list of seeds that were tried."""
     seeds: list[int] = []
-    admit = eager_backend(tts).admit
+    admit = plain_backend(tts).admit
 
     def watch(prompt: Any, sampling: Any) -> int:
         seeds.append(sampling.seed)

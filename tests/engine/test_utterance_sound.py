@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.recording_backend import stop_after
-from tests.support.slots import eager_backend
+from tests.support.slots import plain_backend
 from vivace import TTS
 from vivace.backends.base import Frames
 from vivace.errors import NumericError, RunawayError
@@ -27,7 +27,7 @@ def tts(tiny_folder: Path) -> Iterator[TTS]:
 def change_sound(
     tts: TTS, monkeypatch: pytest.MonkeyPatch, change: Callable[[int, Any], Any]
 ) -> None:
-    render = eager_backend(tts).render
+    render = plain_backend(tts).render
 
     def changed(slots: Sequence[int], frames: Frames) -> list[Any]:
         rendered = render(slots, frames)

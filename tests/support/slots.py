@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from tests.support.official_calls import official_items
 from tests.support.tiny import Tiny
 from vivace import TTS
+from vivace.backends import survey
+from vivace.backends.cpu.backend import CpuBackend
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.pages import PAGE
 from vivace.backends.cuda_graph.slot_table import SlotTable
@@ -31,12 +34,18 @@ def make_prompt(part: Tiny, text: str, *, is_complete: bool = True) -> Prompt:
     )
 
 
-SteppedBackend = EagerBackend | CudaGraphBackend  # with `admit`, `step` and `render`
+PlainBackend = EagerBackend | CpuBackend
+SteppedBackend = PlainBackend | CudaGraphBackend  # with `admit`, `step` and `render`
 
 
-def eager_backend(tts: TTS) -> EagerBackend:
+def auto_backend_name() -> str:
+    """The backend that `auto` selects for a float32 model on the CPU of this machine."""
+    return next(entry.name for entry, why in survey(torch.device("cpu")) if why is None)
+
+
+def plain_backend(tts: TTS) -> PlainBackend:
     backend = tts.engine.backend
-    assert isinstance(backend, EagerBackend)
+    assert isinstance(backend, (EagerBackend, CpuBackend))
     return backend
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
 from torch import nn
 
+from vivace.backends.cpu.backend import CpuBackend
+from vivace.backends.cpu.build import find_refusal
 from vivace.backends.eager import EagerBackend
 from vivace.checkpoint import Checkpoint
 from vivace.model.codec import Codec
@@ -40,3 +43,12 @@ class Tiny:
 
     def backend(self, pass_rows: int | None = None) -> EagerBackend:
         return EagerBackend(self.model, self.codec, pass_rows=pass_rows)
+
+    def cpu_backend(self, num_threads: int = 1, instruction_set: str = "") -> CpuBackend:
+        """Skips the test where the C++ library cannot be built."""
+        refusal = find_refusal()
+        if refusal is not None:
+            pytest.skip(refusal)
+        return CpuBackend(
+            self.model, self.codec, num_threads=num_threads, instruction_set=instruction_set
+        )

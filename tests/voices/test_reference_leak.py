@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.support.slots import eager_backend
+from tests.support.slots import plain_backend
 from vivace import TTS
 from vivace.backends.base import Frames
 from vivace.engine.frame_block import FrameBlock
@@ -170,7 +170,7 @@ def test_speak_removes_a_leak_unless_the_text_has_the_words_or_trim_is_off(
     tail = draw(3, 5, 64)
     codes = np.concatenate((voice.ref_codes[:-5], tail))
     voice = dataclasses.replace(voice, ref_codes=codes)
-    backend = eager_backend(base)
+    backend = plain_backend(base)
     step, begun = backend.step, set[int]()
 
     def leaking_step(slots: Sequence[int], count: int) -> Frames:

@@ -82,6 +82,17 @@ def _megakernel() -> Any:
     return backend
 
 
+def _cpu() -> Any:
+    """The module, imported when it is needed: its library is compiled at first use."""
+    from vivace.backends.cpu import backend
+
+    return backend
+
+
+def _build_on_cpu(model: Qwen3TTS, codec: Codec, capacity: Capacity) -> Backend:
+    return _cpu().CpuBackend(model, codec, max_streams=capacity.max_streams)
+
+
 BACKENDS: tuple[BackendEntry, ...] = (
     BackendEntry(
         "megakernel",
@@ -93,6 +104,14 @@ BACKENDS: tuple[BackendEntry, ...] = (
         max_streams=8,
     ),
     BackendEntry("cuda_graph", "a whole frame in one CUDA graph", _graph_refusal, _build_on_gpu),
+    BackendEntry(
+        "cpu",
+        "a whole frame in C++, for float32, int8 and int4 weights",
+        lambda device: _cpu().device_refusal(device),
+        _build_on_cpu,
+        lambda model, capacity: _cpu().unfit(model),
+        lambda model, capacity: _cpu().slower(model),
+    ),
     BackendEntry("eager", "plain PyTorch on any device", lambda device: None, _build_eager),
 )
 

@@ -13,14 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vivace.backends.base import Frames, Immediate, Samples, Slot, SlotFrames
+from vivace.backends.base import Frames, Slot, SlotFrames
 from vivace.backends.frame_maker import EagerSlot, FrameMaker
-from vivace.backends.slots import Slots, frame_limit
+from vivace.backends.host import HostBackend
+from vivace.backends.slots import frame_limit
 from vivace.model.cache import KeyValueCache
 from vivace.model.codec import Codec
-from vivace.model.config import Head
-from vivace.model.conv import CausalState
-from vivace.model.layers import module_bytes
 from vivace.model.talker import Qwen3TTS
 from vivace.prompt import Prompt
 from vivace.speech import SamplingParams
@@ -29,7 +27,7 @@ PASS_ROWS = 8
 MAX_STREAMS = 256  # a slot allocates memory only at admission
 
 
-class EagerBackend(Immediate):
+class EagerBackend(HostBackend[EagerSlot]):
     name = "eager"
 
     def __init__(
@@ -40,14 +38,10 @@ class EagerBackend(Immediate):
         max_streams: int | None = None,
         pass_rows: int | None = None,
     ) -> None:
-        self.model = model
-        self.codec = codec
+        super().__init__(model, codec)
         self._pass_rows = pass_rows or (1 if model.device.type == "cpu" else PASS_ROWS)
         self.shares_work = self._pass_rows > 1
         self.max_streams = max_streams or MAX_STREAMS
-        self._slots = Slots[EagerSlot]()
-        timing = model.config.timing_config
-        self.watched = timing.followed if timing else None
         with torch.inference_mode():
             self._maker = FrameMaker(model, self._pass_rows)
 
@@ -71,8 +65,8 @@ class EagerBackend(Immediate):
                 history=torch.zeros(
                     1, config.vocab_size, dtype=torch.bool, device=self.model.device
                 ),
-                texts=self._text_vectors(prompt.trailing_ids),
-                codec_state=self._warm_codec(prompt),
+                texts=self._text_rows(prompt.trailing_ids),
+                codec_state=self.warm_codec(prompt),
                 head=self.watched,
             )
         )
@@ -81,7 +75,7 @@ class EagerBackend(Immediate):
     def extend(self, slot: Slot, text_ids: Sequence[int], is_last: bool) -> None:
         state = self._slots[slot]
         ids = state.extend(text_ids, is_last, self.model.config.tts_eos_token_id)
-        state.texts += self._text_vectors(ids)
+        state.texts += self._text_rows(ids)
 
     @torch.inference_mode()
     def step(self, slots: Sequence[Slot], num_frames: int) -> Frames:
@@ -93,58 +87,19 @@ class EagerBackend(Immediate):
         made = [_take_frames(state, num_groups) for state in states]
         return Frames.stack(made, num_groups, has_places=has_places)
 
-    @torch.inference_mode()
-    def render(self, slots: Sequence[Slot], frames: Frames) -> list[Samples]:
-        samples = []
-        for row, slot in enumerate(slots):
-            codes = torch.from_numpy(frames.of(row)).to(self.codec.device)
-            samples.append(self.codec.decode(codes, self._slots[slot].codec_state).cpu().numpy())
-        return samples
-
-    def release(self, slot: Slot) -> None:
-        self._slots.remove(slot)
-
-    def watch(self, head: Head) -> None:
-        self.watched = head
-
     def warmup(self) -> None:
         """This backend compiles and captures nothing."""
-
-    def memory(self) -> dict[str, int]:
-        return {"model": module_bytes(self.model), "codec": module_bytes(self.codec)}
 
     def facts(self) -> dict[str, str]:
         return {"passes": f"{self._pass_rows} row(s) at a time, up to {self.max_streams} streams"}
 
-    # -- prefill -----------------------------------------------------------------------------
-
-    def _text_vectors(self, ids: Sequence[int]) -> list[Tensor]:
-        if not ids:
-            return []
-        rows = torch.tensor(ids, device=self.model.device)
-        return list(self.model.talker.text_vectors(rows)[:, None, None].unbind(0))
-
-    def prompt_rows(self, prompt: Prompt) -> Tensor:
-        """The talker's input embeddings: [rows, hidden]."""
-        device = self.model.device
-        speaker = None if prompt.speaker is None else torch.from_numpy(prompt.speaker)
-        return self.model.talker.rows(
-            torch.tensor(prompt.text_ids, device=device),
-            torch.from_numpy(prompt.codes).to(device),
-            speaker,
-        )
+    def _text_rows(self, ids: Sequence[int]) -> list[Tensor]:
+        return list(self.text_vectors(ids)[:, None, None].unbind(0))
 
     def _prefill(self, prompt: Prompt, cache: KeyValueCache) -> Tensor:
         talker = self.model.talker
         x = self.prompt_rows(prompt)[None]
         return talker(x, talker.rope.span(0, len(prompt), x), cache)[:, -1:]
-
-    def _warm_codec(self, prompt: Prompt) -> CausalState:
-        """Codec state after the reference recording, which a cloned voice's audio continues."""
-        state = CausalState()
-        if prompt.reference is not None:
-            self.codec.decode(torch.from_numpy(prompt.reference).to(self.codec.device), state)
-        return state
 
 
 def _take_frames(state: EagerSlot, num_groups: int) -> SlotFrames:

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from vivace.backends.slots import SlotState
+from vivace.backends.host import HostSlot
 from vivace.model.cache import NO_PLACE, KeyValueCache, RaggedCaches, WatchedCache
 from vivace.model.config import Head
-from vivace.model.conv import CausalState
 from vivace.model.row import RowStack
 from vivace.model.talker import Qwen3TTS, Talker
 from vivace.sampling import NoiseTable, Shape, draw, shape_scores, talker_scores
@@ -24,12 +23,11 @@ NUM_SPECIAL = 1024  # the last ids of codebook 0 are special ids
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class EagerSlot(SlotState):
+class EagerSlot(HostSlot):
     cache: KeyValueCache
     hidden: Tensor  # [1, 1, hidden], after the last row read
     history: Tensor  # bool [1, vocabulary], codes of codebook 0 so far
     texts: list[Tensor]  # unread text embeddings, one per frame: [1, 1, hidden]
-    codec_state: CausalState
     head: Head | None = None  # watched attention head
     code_sum: Tensor | None = None  # the last frame's embeddings, not yet read by the talker
     codes: list[Tensor] = field(default_factory=list)  # made in the current step

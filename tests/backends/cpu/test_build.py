@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -149,20 +149,37 @@ def test_unwritable_cache_is_reported(
         load()
 
 
-def test_failed_build_is_logged_once(
-    load: Load, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("PATH", "")
+@pytest.fixture
+def fresh_refusal() -> Iterator[None]:
+    """Forgets the process's own library for a test."""
     build._refusal.cache_clear()
     build.load_library.cache_clear()
-    try:
-        with caplog.at_level(logging.WARNING):
-            reasons = [build.find_refusal() for _ in range(3)]
-    finally:
-        build._refusal.cache_clear()
-    assert reasons[0] is not None
+    yield
+    build._refusal.cache_clear()
+    build.load_library.cache_clear()
+
+
+def test_failed_build_is_logged_once(
+    load: Load, sources: Path, fresh_refusal: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    (sources / "broken.cpp").write_text("int broken() { return nowhere; }\n", "utf-8")
+    with caplog.at_level(logging.INFO):
+        reasons = [build.find_refusal() for _ in range(3)]
+    assert "nowhere" in (reasons[0] or "")
     assert reasons == reasons[:1] * 3
-    assert len(caplog.records) == 1
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_missing_compiler_is_no_warning(
+    load: Load,
+    fresh_refusal: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    with caplog.at_level(logging.INFO):
+        assert "no C++ compiler" in (build.find_refusal() or "")
+    assert [record.levelname for record in caplog.records] == ["INFO"]
 
 
 def test_two_processes_compile_at_once(load: Load, sources: Path) -> None:

@@ -1,5 +1,64 @@
-// Identity of the library.
+// Identity of the library, and the choice of the instruction set.
 #include "api.h"
+#include "kernels.h"
+
+#if defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
+namespace vivace {
+namespace {
+
+bool has_dotprod() {
+#if defined(__aarch64__) && defined(__linux__)
+    return getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
+#elif defined(__aarch64__) && defined(__APPLE__)
+    return true;
+#else
+    return false;
+#endif
+}
+
+bool has_avx2() {
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#else
+    return false;
+#endif
+}
+
+bool has_avx512() {
+#if defined(__x86_64__)
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512vnni");
+#else
+    return false;
+#endif
+}
+
+}  // namespace
+
+const Kernels* find_kernels(const char* name) {
+    const Kernels* known[] = {
+        has_avx512() ? avx512_kernels() : nullptr,
+        has_avx2() ? avx2_kernels() : nullptr,
+        has_dotprod() ? dotprod_kernels() : nullptr,
+        portable_kernels(),
+    };
+    for (const Kernels* each : known)
+        if (each && (!name || !*name || strcmp(name, each->name) == 0)) return each;
+    return nullptr;
+}
+
+}  // namespace vivace
 
 // Hash of sources and flags (build.py). Python rejects a library of other sources.
 VIVACE_API const char* vivace_source_hash() { return VIVACE_SOURCE_HASH; }
+
+// The instruction set that is used for this name ("": the fastest), or null if it cannot run.
+VIVACE_API const char* vivace_instructions(const char* name) {
+    const vivace::Kernels* kernels = vivace::find_kernels(name);
+    return kernels ? kernels->name : nullptr;
+}

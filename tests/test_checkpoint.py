@@ -333,7 +333,9 @@ def test_opposite_infinities_are_detected(folder: Path) -> None:
 
 def test_quantized_tensor_is_rejected(folder: Path) -> None:
     edit_tensors(folder / MODEL, lambda tensors: tensors.update({NORM: tensors[NORM].char()}))
-    with pytest.raises(CheckpointError, match=rf"{NORM} is torch\.int8; quantized"):
+    with pytest.raises(
+        CheckpointError, match=rf"{NORM} is torch\.int8; only checkpoints that vivace"
+    ):
         load(folder)
 
 
@@ -583,7 +585,7 @@ def test_model_is_built_on_the_meta_device(folder: Path, monkeypatch: pytest.Mon
         built.append({tensor.device.type for tensor in every_tensor(module).values()})
         raise BuiltError
 
-    monkeypatch.setattr("vivace.checkpoint.fill", stop_before_filling)
+    monkeypatch.setattr("vivace.checkpoint.tensors.fill", stop_before_filling)
     checkpoint = Checkpoint.open(folder)
     with pytest.raises(BuiltError):
         checkpoint.load_model(CPU, torch.float32)

@@ -1,16 +1,23 @@
-"""Reads the text files of a checkpoint. Pipes, devices and huge files raise CheckpointError."""
+"""The files of a checkpoint: reads text files, checks the length of weights, frees mapped pages.
+
+Pipes, devices and huge text files raise CheckpointError.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import stat
+import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from vivace.errors import CheckpointError
 
 MAX_BYTES = 16 << 20  # the largest released file, vocab.json, has 2.8 MB
+MADV_DONTNEED = 4  # of Linux
 MAX_DIGITS = 100  # of an integer; smaller invalid integers are reported with their field
 
 
@@ -33,6 +40,45 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} should hold a JSON object, not a {type(value).__name__}")
     return value
+
+
+def truncated_tensor(path: Path) -> str | None:
+    """The first tensor that a truncated safetensors file does not contain completely, or None."""
+    try:
+        with path.open("rb") as file:
+            [length] = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(min(length, MAX_BYTES)))
+            num_bytes = os.fstat(file.fileno()).st_size - 8 - length
+        header.pop("__metadata__", None)
+        ends = {name: int(entry["data_offsets"][1]) for name, entry in header.items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, struct.error):
+        return None
+    beyond = [name for name, end in ends.items() if end > num_bytes]
+    return min(beyond, key=ends.__getitem__, default=None)
+
+
+def release_pages(path: Path) -> None:
+    """Free the resident pages of a memory-mapped file. The next access reads them again.
+
+    Loading checks every tensor, including those that speech does not use. Linux only.
+    """
+    for start, end in _mappings(path):
+        madvise = ctypes.CDLL(None).madvise
+        madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), MADV_DONTNEED)
+
+
+def _mappings(path: Path) -> Iterator[tuple[int, int]]:
+    """Address ranges of the private mappings of a file in this process."""
+    name = os.path.realpath(path)
+    try:
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return
+    for line in maps.splitlines():
+        fields = line.split(maxsplit=5)
+        if len(fields) == 6 and fields[5] == name and fields[1].endswith("p"):
+            start, _, end = fields[0].partition("-")
+            yield int(start, 16), int(end, 16)
 
 
 def _read_bytes(path: Path) -> bytes:

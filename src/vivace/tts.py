@@ -100,8 +100,9 @@ class TTS:
                 voice.
             device: `auto` picks CUDA, then MPS, then the CPU. A small model always runs on the CPU.
             dtype: `auto` is bfloat16 on CUDA and float32 elsewhere.
-            weights: `fp8` rounds the predictor's matrices and the talker's MLPs to 4 significant
-                bits. Only the `megakernel` backend is faster with it.
+            weights: `int8` and `int4` quantize the matrices, for a CPU (docs/cpu.md). `fp8` rounds
+                the predictor's matrices and the talker's MLPs to 4 significant bits; only the
+                `megakernel` backend is faster with it.
             backend: `auto` picks the fastest one that runs here; `vivace doctor` lists all.
             threads: CPU threads of an operation. None: 1 for a small model, else PyTorch's number.
             max_streams: Streams that run concurrently. None: 8 on an NVIDIA GPU, 256 elsewhere.
@@ -200,8 +201,8 @@ class TTS:
             return f"<{name}, closed>"
         model, _, engine = self.loaded.open_parts  # `parts` raises in a forked child
         dtype = str(model.dtype).removeprefix("torch.")
-        if model.weights == "fp8":
-            dtype += " with weights in fp8"
+        if model.weights != "full":
+            dtype += f" with weights in {model.weights}"
         return f"<{name} on {model.device} in {dtype}, backend {engine.backend.name}>"
 
     # -- speech --------------------------------------------------------------------------------

@@ -269,13 +269,16 @@ def test_letters_command(run: Run, fixed_judges: None, tmp_path: Path) -> None:
 
 
 @pytest.mark.ci
-def test_fp8_command(run: Run, fixed_judges: None, sentences: Path, tmp_path: Path) -> None:
-    path = tmp_path / "fp8.json"
-    run("fp8.py", sentences, "--first", "2", "--lines", "1", "--forced", "1", "--out",
-        tmp_path / "out", "--json", path)  # fmt: skip
+def test_quantization_command(
+    run: Run, fixed_judges: None, sentences: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "quantization.json"
+    run("quantization.py", sentences, "--first", "2", "--lines", "1", "--forced", "1", "--out",
+        tmp_path / "out", "--weights", "fp8", "int8", "--json", path)  # fmt: skip
     report = read(path)
     assert report["logits"]["texts"] == 1
-    assert report["logits"]["fp8"]["kl_talker"] > 0
+    assert report["logits"]["fp8"]["kl_talker"] > report["logits"]["int8"]["kl_talker"] > 0
+    assert report["speech"]["int8"]["lines"] == 1
 
 
 def test_timings_command(run: Run, sentences: Path, tmp_path: Path) -> None:

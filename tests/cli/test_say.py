@@ -398,6 +398,22 @@ def test_doctor_reports_reason_for_unavailable_backend(
     assert re.search(rf"backend {auto_backend_name()} +available, selected by auto", output)
 
 
+def test_doctor_reports_why_integer_weights_have_no_faster_kernels(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vivace.backends import BACKENDS, BackendEntry
+
+    others = tuple(entry for entry in BACKENDS if entry.name != "cpu")
+    for refusal, shown in (
+        ("no compiler", r"PyTorch \(int8 .+, int4 .+\); no C\+\+ kernels: no compiler"),
+        (None, r"C\+\+ kernels of the backend cpu"),
+    ):
+        entry = BackendEntry("cpu", "", lambda device, reason=refusal: reason, others[-1].build)
+        monkeypatch.setattr("vivace.backends.BACKENDS", (entry, *others))
+        assert main(["doctor"]) == 0
+        assert re.search(rf"int8 and int4 +{shown}", capsys.readouterr().out)
+
+
 def test_doctor_lists_missing_packages(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vivace.cli.doctor.PACKAGES", ("torch", "no-such-package"))
     assert main(["doctor"]) == 0

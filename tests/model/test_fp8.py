@@ -146,7 +146,9 @@ def test_packed_fp8_weights_have_the_order_of_mma_lanes() -> None:
 
 
 def test_weights_option_is_checked_before_loading() -> None:
-    with pytest.raises(RequestError, match="weights must be one of full, fp8, not 'fp4'"):
+    with pytest.raises(
+        RequestError, match="weights must be one of full, fp8, int8, int4, not 'fp4'"
+    ):
         TTS.load("no/such-model", weights="fp4", offline=True)  # type: ignore[arg-type]
 
 

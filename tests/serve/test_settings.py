@@ -123,7 +123,7 @@ def test_describe_and_repr_omit_api_keys() -> None:
             "VIVACE_OFFLINE: offline cannot be 'perhaps': .*valid boolean",
         ),
         ({"profile": "fast"}, {}, "'latency', 'balanced' or 'throughput'"),
-        ({"weights": "fp4"}, {}, "'fp4': .*'full' or 'fp8'"),
+        ({"weights": "fp4"}, {}, "'fp4': .*'full', 'fp8', 'int8' or 'int4'"),
         ({"live": "letter"}, {}, "'letter': .*'word' or 'sentence'"),
         ({"api_key_env": "MINE"}, {}, "the variable MINE holds no API key"),
         ({"tls_cert": "a.pem"}, {}, "both a certificate and its key"),

@@ -20,6 +20,7 @@ from vivace.backends.slots import frame_limit
 from vivace.model.cache import KeyValueCache
 from vivace.model.codec import Codec
 from vivace.model.talker import Qwen3TTS
+from vivace.model.torch_kernels import use_torch_kernels
 from vivace.prompt import Prompt
 from vivace.speech import SamplingParams
 
@@ -42,6 +43,7 @@ class EagerBackend(HostBackend[EagerSlot]):
         self._pass_rows = pass_rows or (1 if model.device.type == "cpu" else PASS_ROWS)
         self.shares_work = self._pass_rows > 1
         self.max_streams = max_streams or MAX_STREAMS
+        self._kernels = use_torch_kernels(model) if model.is_quantized else None
         with torch.inference_mode():
             self._maker = FrameMaker(model, self._pass_rows)
 
@@ -91,7 +93,9 @@ class EagerBackend(HostBackend[EagerSlot]):
         """This backend compiles and captures nothing."""
 
     def facts(self) -> dict[str, str]:
-        return {"passes": f"{self._pass_rows} row(s) at a time, up to {self.max_streams} streams"}
+        passes = f"{self._pass_rows} row(s) at a time, up to {self.max_streams} streams"
+        weights = {"weights": f"{self.model.weights} ({self._kernels})"} if self._kernels else {}
+        return {"passes": passes, **weights}
 
     def _text_rows(self, ids: Sequence[int]) -> list[Tensor]:
         return list(self.text_vectors(ids)[:, None, None].unbind(0))

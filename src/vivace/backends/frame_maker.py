@@ -89,7 +89,8 @@ class FrameMaker:
         self._predictor_cache = KeyValueCache(num_layers, config.num_code_groups)
         self._noise = noise_table(model)
         self._ban, self._early_ban = (ban[None] for ban in bans(model))  # [1, vocabulary]
-        is_short = num_rows == 1 and model.device.type == "cpu" and model.dtype == torch.float32
+        is_plain = model.dtype == torch.float32 and not model.is_quantized
+        is_short = num_rows == 1 and model.device.type == "cpu" and is_plain
         self._row_talker = RowStack(self._talker) if is_short else None
         self._row_predictor = RowStack(self._predictor) if is_short else None
         pad = torch.tensor([[model.config.tts_pad_token_id]], device=model.device)

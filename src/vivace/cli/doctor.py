@@ -18,6 +18,7 @@ from vivace.cli.findings import Machine, find_problems
 from vivace.cli.request import load_model
 from vivace.cli.streams import print_json, print_table
 from vivace.device import pick_device, pick_dtype
+from vivace.model.torch_kernels import describe_kernels
 from vivace.voices.library import VoiceLibrary
 
 PACKAGES = (
@@ -61,6 +62,7 @@ def _facts(machine: Machine) -> Iterator[tuple[str, str]]:
         elif refusal is None and not has_default:
             state, has_default = "available, selected by auto", True
         yield f"backend {entry.name}", f"{state} ({entry.summary})"
+    yield "int8 and int4", _integer_kernels()
     yield "sound", f"plays through {machine.player}" if machine.player else machine.sound_error
     yield "model", os.environ.get("VIVACE_MODEL") or "the embedded voice (default)"
     yield "voices", str(VoiceLibrary().folder)
@@ -74,6 +76,15 @@ def _model_facts(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
         ready = time.perf_counter()
         yield "loaded", f"{tts!r} in {loaded - began:.2f} s, warm-up {ready - loaded:.2f} s"
         yield from tts.engine.backend.facts().items()
+
+
+def _integer_kernels() -> str:
+    """What computes products with integer weights on the CPU, and why nothing faster does."""
+    refusals = {entry.name: refusal for entry, refusal in survey(torch.device("cpu"))}
+    refusal = refusals.get("cpu", "this version has none")
+    if refusal is None:
+        return "C++ kernels of the backend cpu"
+    return f"PyTorch ({describe_kernels()}); no C++ kernels: {refusal}"
 
 
 def _version(package: str) -> str:

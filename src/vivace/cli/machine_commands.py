@@ -129,6 +129,23 @@ def add_download(commands: Commands) -> None:
     add_option(download, "--revision", "REVISION", "branch, tag or commit")
 
 
+def add_quantize(commands: Commands) -> None:
+    summary = "write a copy of a model with int8 or int4 weights, for CPUs"
+    quantize = add_command(commands, "quantize", summary, "MODEL -o FOLDER [OPTIONS]")
+    quantize.description = (
+        "Write a checkpoint whose matrices are int8 or int4 to a new folder, and print the folder. "
+        "`--model FOLDER` uses it on a CPU, without quantizing again at every start."
+    )
+    text = "Hugging Face id or checkpoint folder; mini is the embedded voice"
+    quantize.add_argument("name", metavar="MODEL", help=text)
+    add_option(quantize, "-o --output", "FOLDER", "new folder of the checkpoint", required=True)
+    text = "int8 (default), or int4: half the memory, slightly less exact"
+    choices = ("int8", "int4")
+    add_option(quantize, "--weights", "WEIGHTS", text, choices=choices, default="int8")
+    add_option(quantize, "--revision", "REVISION", "branch, tag or commit of a Hugging Face id")
+    add_option(quantize, "--offline", None, "use only files in the local cache")
+
+
 def add_doctor(commands: Commands) -> None:
     summary = "check this machine and propose fixes; or check a server"
     doctor = add_command(

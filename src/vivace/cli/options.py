@@ -42,7 +42,7 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     for name, default, values in (
         ("device", "auto", "auto, cpu, cuda, cuda:0 or mps"),
         ("dtype", "auto", "auto, bfloat16 or float32"),
-        ("weights", "full", "full or fp8 (docs/performance.md)"),
+        ("weights", "full", "full, fp8 (docs/performance.md), int8 or int4 (docs/cpu.md)"),
         ("backend", "auto", "a backend listed by `vivace doctor`"),
     ):
         text = f"{values}; default: {default}"

@@ -69,6 +69,7 @@ def build_parser() -> tuple[argparse.ArgumentParser, list[str]]:
     add_finetune(commands)
     machine_commands.add_models(commands)
     machine_commands.add_download(commands)
+    machine_commands.add_quantize(commands)
     machine_commands.add_doctor(commands)
     return parser, list(commands.choices)
 

@@ -11,7 +11,7 @@ import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from vivace.checkpoint_files import read_json
 from vivace.errors import CheckpointError
@@ -19,6 +19,9 @@ from vivace.speech import LIVE_MODES, LiveMode
 
 ModelType = Literal["base", "custom_voice", "voice_design"]
 MODEL_TYPES: tuple[ModelType, ...] = ("base", "custom_voice", "voice_design")
+
+IntWeights = Literal["int8", "int4"]
+QUANT_METHOD = "vivace"  # the layout of `model/quantized_layers.py`
 
 NO_CODE = -1  # a codebook that a row does not use
 SPEAKER = -2  # in codebook 0: the speaker's vector is added to this row
@@ -178,6 +181,23 @@ class TimingConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizationConfig:
+    """Written by `vivace quantize`; not in the released files."""
+
+    quant_method: str
+    weights: IntWeights
+
+    def __post_init__(self) -> None:
+        known = {"quant_method": (QUANT_METHOD,), "weights": get_args(IntWeights)}
+        for name, values in known.items():
+            if getattr(self, name) not in values:
+                raise CheckpointError(
+                    f"quantization_config: {name} is {getattr(self, name)!r}; "
+                    f"only {' and '.join(values)} can be loaded"
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """config.json of a talker checkpoint."""
 
@@ -193,6 +213,7 @@ class ModelConfig:
     speaker_encoder_config: SpeakerEncoderConfig | None = None
     reading_config: ReadingConfig = field(default_factory=ReadingConfig)
     timing_config: TimingConfig | None = None  # None: chosen at the first request with timings
+    quantization_config: QuantizationConfig | None = None  # None: the weights are floating point
 
     def __post_init__(self) -> None:
         timing, talker = self.timing_config, self.talker_config
@@ -266,6 +287,7 @@ SECTIONS: dict[str, type[Any]] = {
     "speaker_encoder_config": SpeakerEncoderConfig,
     "reading_config": ReadingConfig,
     "timing_config": TimingConfig,
+    "quantization_config": QuantizationConfig,
     "decoder_config": CodecDecoderConfig,
     "encoder_config": CodecEncoderConfig,
 }

@@ -103,6 +103,9 @@ def _num_groups(tensors: TensorShapes) -> int:
 
 def _stack_findings(config: StackConfig, tensors: TensorShapes, layers: str) -> Iterator[Finding]:
     yield "num_hidden_layers", tensors.count(layers)
+    if tensors.count(layers, "self_attn.qkv_proj"):
+        yield from _quantized_findings(config, tensors, f"{layers}.0")
+        return
     is_gated = tensors.count(layers, "mlp.gate_proj")
     inner = f"{layers}.0.mlp.{'gate_proj' if is_gated else 'fc1'}.weight"
     yield "intermediate_size", tensors.size(inner)
@@ -113,6 +116,17 @@ def _stack_findings(config: StackConfig, tensors: TensorShapes, layers: str) -> 
     for field, name in (("num_attention_heads", "q_proj"), ("num_key_value_heads", "k_proj")):
         rows = tensors.size(f"{attention}.{name}.weight")
         yield f"{field} times head_dim", rows, getattr(config, field) * width
+
+
+def _quantized_findings(
+    config: StackConfig, tensors: TensorShapes, block: str
+) -> Iterator[Finding]:
+    yield "intermediate_size", tensors.size(f"{block}.mlp.gate_up_proj.weight") // 2
+    yield "hidden_size", tensors.size(f"{block}.mlp.down_proj.weight")
+    yield "head_dim", tensors.size(f"{block}.self_attn.q_norm.weight")
+    heads = config.num_attention_heads + 2 * config.num_key_value_heads
+    rows = tensors.size(f"{block}.self_attn.qkv_proj.weight")
+    yield "num_attention_heads and num_key_value_heads", rows, heads * config.head_dim
 
 
 def _speaker_findings(config: SpeakerEncoderConfig, tensors: TensorShapes) -> Iterator[Finding]:

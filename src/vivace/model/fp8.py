@@ -18,8 +18,9 @@ from vivace.model.layers import Block, Linear
 if TYPE_CHECKING:
     from vivace.model.talker import Qwen3TTS
 
-Weights = Literal["full", "fp8"]
-"""`full`: as in the checkpoint; `fp8`: the predictor's matrices and the talker's MLPs rounded."""
+Weights = Literal["full", "fp8", "int8", "int4"]
+"""`full`: as in the checkpoint; `fp8`: the predictor's matrices and the talker's MLPs rounded;
+`int8` and `int4`: integer matrices, for a CPU."""
 
 E4M3 = torch.float8_e4m3fn
 SMALLEST, LARGEST = -100, 7  # exponents of scales that leave every product a normal bfloat16

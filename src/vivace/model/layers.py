@@ -101,6 +101,7 @@ class Attention(Layer):
         self.k_proj = Linear(config.hidden_size, kv_width, bias=False)
         self.v_proj = Linear(config.hidden_size, kv_width, bias=False)
         self.o_proj = Linear(width, config.hidden_size, bias=False)
+        self.qkv_proj: Linear | None = None  # replaces the first three in a quantized model
         self.q_norm = RMSNorm(config.head_dim, qk_norm_eps) if qk_norm_eps else None
         self.k_norm = RMSNorm(config.head_dim, qk_norm_eps) if qk_norm_eps else None
         self.register_buffer("qkv_weight", None, persistent=False)
@@ -108,12 +109,13 @@ class Attention(Layer):
 
     def fuse(self) -> None:
         """One product for queries, keys and values; their parameters become views of its weight."""
-        self.qkv_weight = _join(self.q_proj, self.k_proj, self.v_proj)
+        if self.qkv_proj is None:
+            self.qkv_weight = _join(self.q_proj, self.k_proj, self.v_proj)
         self.qk_scale = self._qk_scale() if self.q_norm is not None else None
 
     def forward(self, layer: int, x: Tensor, rope: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
         batch, length, _ = x.shape
-        heads = F.linear(x, self._qkv_weight()).view(batch, length, -1, self.head_dim)
+        heads = self._project(x).view(batch, length, -1, self.head_dim)
         heads = heads.transpose(1, 2)  # [B, heads + 2 kv_heads, T, head_dim]
         qk, v = heads[:, : -self.num_kv_heads], heads[:, -self.num_kv_heads :]
         if self.q_norm is not None:
@@ -123,10 +125,14 @@ class Attention(Layer):
         attended = attend(layer, q, k, v).transpose(1, 2)
         return self.o_proj(attended.reshape(batch, length, -1))
 
-    def _qkv_weight(self) -> Tensor:
-        if self.qkv_weight is not None:
-            return self.qkv_weight
-        return torch.cat((self.q_proj.weight, self.k_proj.weight, self.v_proj.weight))
+    def _project(self, x: Tensor) -> Tensor:
+        """Queries, keys and values: [B, T, (heads + 2 kv_heads) * head_dim]."""
+        if self.qkv_proj is not None:
+            return self.qkv_proj(x)
+        weight = self.qkv_weight
+        if weight is None:
+            weight = torch.cat((self.q_proj.weight, self.k_proj.weight, self.v_proj.weight))
+        return F.linear(x, weight)
 
     def _qk_scale(self) -> Tensor:
         """The norm's weight of every query and key head: [heads + kv_heads, 1, head_dim]."""
@@ -144,18 +150,26 @@ class GatedMlp(Layer):
         self.gate_proj = Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.up_proj = Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.down_proj = Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.gate_up_proj: Linear | None = None  # replaces the first two in a quantized model
         self.register_buffer("gate_up_weight", None, persistent=False)
 
     def fuse(self) -> None:
         """One product for gate and up; their parameters become views of its weight."""
-        self.gate_up_weight = _join(self.gate_proj, self.up_proj)
+        if self.gate_up_proj is None:
+            self.gate_up_weight = _join(self.gate_proj, self.up_proj)
 
     def forward(self, x: Tensor) -> Tensor:
+        gate, up = self._project(x).chunk(2, dim=-1)
+        return self.down_proj(ops.gated_mlp(gate, up))
+
+    def _project(self, x: Tensor) -> Tensor:
+        """Gate and up: [B, T, 2 * intermediate_size]."""
+        if self.gate_up_proj is not None:
+            return self.gate_up_proj(x)
         weight = self.gate_up_weight
         if weight is None:
             weight = torch.cat((self.gate_proj.weight, self.up_proj.weight))
-        gate, up = F.linear(x, weight).chunk(2, dim=-1)
-        return self.down_proj(ops.gated_mlp(gate, up))
+        return F.linear(x, weight)
 
 
 def _join(*layers: Linear) -> Tensor:

@@ -109,4 +109,10 @@ class Qwen3TTS(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.talker.codec_head.weight.dtype
+        """Of activations; integer weights have types of their own."""
+        return self.talker.model.norm.weight.dtype
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether the matrices are integers, which only a CPU multiplies."""
+        return self.weights in ("int8", "int4")

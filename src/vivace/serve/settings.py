@@ -154,7 +154,9 @@ class ServeSettings(BaseModel):
     )
     device: str = _field("auto", "auto, cpu, cuda, cuda:0 or mps")
     dtype: str = _field("auto", "auto, bfloat16 or float32")
-    weights: Literal["full", "fp8"] = _field("full", "full or fp8, see docs/performance.md")
+    weights: Literal["full", "fp8", "int8", "int4"] = _field(
+        "full", "full, fp8 (docs/performance.md), int8 or int4 (docs/cpu.md)"
+    )
     backend: str = _field("auto", "backend name, see vivace doctor")
     threads: int | None = _field(None, "CPU threads; default: 1 for a small model", ge=0)
     revision: str | None = _field(None, "branch, tag or commit of a hub id")

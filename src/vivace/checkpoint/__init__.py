@@ -1,7 +1,8 @@
 """Loads a checkpoint folder: its configuration, and its tensors as weights on a device.
 
 Models are built on the meta device and filled tensor by tensor, so memory holds one copy. Missing,
-unknown, mis-shaped and non-finite tensors raise CheckpointError, which names them.
+unknown, mis-shaped and non-finite tensors raise CheckpointError, which names them. Tensors that
+need no conversion, such as all tensors of a quantized checkpoint, stay in the memory-mapped file.
 """
 
 from __future__ import annotations
@@ -12,12 +13,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
 
 import torch
-from safetensors import SafetensorError, safe_open
-from torch import Tensor, nn
 
+from vivace.checkpoint.quantized import load_quantized
+from vivace.checkpoint.tensors import SPEAKER_ENCODER, load_module, open_shards
 from vivace.checkpoint_files import read_json
 from vivace.errors import CheckpointError, RequestError
 from vivace.hub import CODEC, EMBEDDED, RELEASED, codec_folder, find_folder, shard_paths
@@ -29,23 +29,18 @@ from vivace.model.config import (
     load_codec_config,
     load_model_config,
 )
-from vivace.model.dimensions import TensorShapes, check_codec, check_model
+from vivace.model.dimensions import check_codec, check_model
 from vivace.model.fp8 import Weights, round_weights
 from vivace.model.layers import fuse
+from vivace.model.quantized_layers import BITS
 from vivace.model.talker import Qwen3TTS
 from vivace.speech import SamplingParams
 from vivace.text.tokenizer import TextTokenizer
 
 __all__ = ["EMBEDDED", "RELEASED", "Checkpoint", "find_folder", "load_codec", "read_sampling"]
 
-SPEAKER_ENCODER = "speaker_encoder."  # prefix of the speaker encoder's tensors
-PICKLES = ("pytorch_model.bin", "model.pt", "model.pth", "model.bin")
 MAX_TOKENS = 2**31 - 1
 CPU = torch.device("cpu")
-MAX_LISTED = 5  # names in one error message
-
-C = TypeVar("C")
-M = TypeVar("M", bound=nn.Module)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +86,7 @@ class Checkpoint:
         """SHA-256 of the first row of every tensor of the model, as stored."""
         digest = hashlib.sha256()
         with ExitStack() as stack:
-            for name, source in sorted(_open_shards(self.folder, CPU, stack).items()):
+            for name, source in sorted(open_shards(self.folder, CPU, stack).items()):
                 if not name.startswith(SPEAKER_ENCODER):
                     digest.update(name.encode())
                     row = source.get_slice(name)[:1].contiguous().view(torch.uint8)
@@ -100,7 +95,7 @@ class Checkpoint:
 
     def load_plain_model(self, device: torch.device, dtype: torch.dtype) -> Qwen3TTS:
         """The model before its products are fused, with one parameter for each tensor."""
-        return _load_module(Qwen3TTS, check_model, self.config, self.folder, device, dtype)
+        return load_module(Qwen3TTS, check_model, self.config, self.folder, device, dtype)
 
     def load_model(
         self,
@@ -109,9 +104,13 @@ class Checkpoint:
         weights: Weights = "full",
         change: Callable[[Qwen3TTS], None] | None = None,  # before weights are fused and rounded
     ) -> Qwen3TTS:
-        model = self.load_plain_model(device, dtype)
-        if change is not None:
-            change(model)
+        """For a quantized checkpoint, `weights` is `full` or names its format."""
+        if self.config.quantization_config is not None or weights in BITS:
+            model = load_quantized(self.config, self.folder, device, dtype, weights, change)
+        else:
+            model = self.load_plain_model(device, dtype)
+            if change is not None:
+                change(model)
         fuse(model)
         if weights == "fp8":
             round_weights(model)
@@ -129,7 +128,7 @@ def load_codec(folder: Path, device: torch.device) -> Codec:
 
 
 def _load_codec(config: CodecConfig, folder: Path, device: torch.device) -> Codec:
-    codec = _load_module(Codec, check_codec, config, folder, device, torch.float32)
+    codec = load_module(Codec, check_codec, config, folder, device, torch.float32)
     codec.fold()
     return codec
 
@@ -206,106 +205,3 @@ def _check_codec(config: ModelConfig, codec: CodecConfig, folder: Path) -> None:
         if len(set(values.values())) > 1:
             listed = ", ".join(f"{name} {value}" for name, value in values.items())
             raise CheckpointError(f"{folder}: the parts do not fit together: {listed}")
-
-
-def _load_module(
-    build: Callable[[C], M],
-    check: Callable[[C, TensorShapes, str], None],  # raises CheckpointError
-    config: C,
-    folder: Path,
-    device: torch.device,
-    dtype: torch.dtype,
-) -> M:
-    """Build a module on the meta device and fill it with the tensors of a folder."""
-    path = str(folder / "config.json")
-    with ExitStack() as stack:
-        sources = _open_shards(folder, device, stack)
-        shapes = {name: source.get_slice(name).get_shape() for name, source in sources.items()}
-        check(config, TensorShapes(shapes, str(folder)), path)
-        module = _build_on_meta(build, config, path)
-        fill(module, sources, folder, dtype)
-    return module
-
-
-def fill(module: nn.Module, sources: Mapping[str, Any], folder: Path, dtype: torch.dtype) -> None:
-    """Load every parameter and stored buffer of a module on the meta device."""
-    wanted, found = module.state_dict(), set(sources)
-    if getattr(module, "speaker_encoder", module) is None:
-        # A checkpoint that cannot clone may still contain the tensors of its Base.
-        found = {name for name in found if not name.startswith(SPEAKER_ENCODER)}
-    _compare_names(set(wanted), found, folder)
-    module.load_state_dict(
-        {name: _read(sources[name], name, like, dtype, folder) for name, like in wanted.items()},
-        assign=True,
-    )
-    module.requires_grad_(False).eval()
-
-
-def _build_on_meta(build: Callable[[C], M], config: C, path: str) -> M:
-    try:
-        with torch.device("meta"):
-            return build(config)
-    except Exception as error:  # caused by the configuration
-        reason = str(error).partition("\n")[0]
-        raise CheckpointError(f"{path}: no model has these dimensions: {reason}") from error
-
-
-def _open_shards(folder: Path, device: torch.device, stack: ExitStack) -> dict[str, Any]:
-    """The open file that holds each tensor."""
-    sources: dict[str, Any] = {}
-    for path in shard_paths(folder):
-        shard = stack.enter_context(_open(path, device))
-        for name in shard.keys():  # noqa: SIM118 - not a mapping
-            if name in sources:
-                raise CheckpointError(f"{folder}: {name} is in two files")
-            sources[name] = shard
-    return sources
-
-
-def _open(path: Path, device: torch.device) -> Any:
-    if not path.is_file():
-        pickles = [name for name in PICKLES if (path.parent / name).exists()]
-        hint = f"; {pickles[0]} is a pickle, which is never loaded: convert it" if pickles else ""
-        raise CheckpointError(f"{path} is missing{hint}")
-    try:
-        return safe_open(path, framework="pt", device=str(device))
-    except (SafetensorError, OSError) as error:
-        if _is_pickle(path):
-            message = f"{path} is a pickle, not safetensors; pickles are never loaded"
-        else:
-            message = f"{path} is damaged or not safetensors: {error}"
-        raise CheckpointError(message) from error
-
-
-def _is_pickle(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            head = file.read(2)
-    except OSError:
-        return False
-    return head == b"PK" or (head[:1] == b"\x80" and head[1:] <= b"\x05")
-
-
-def _compare_names(wanted: set[str], found: set[str], folder: Path) -> None:
-    for what, names in (("lacks", wanted - found), ("has unknown", found - wanted)):
-        if names:
-            listed = ", ".join(sorted(names)[:MAX_LISTED])
-            more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
-            raise CheckpointError(f"{folder} {what} tensors: {listed}{more}")
-
-
-def _read(source: Any, name: str, like: Tensor, dtype: torch.dtype, folder: Path) -> Tensor:
-    tensor: Tensor = source.get_tensor(name)
-    if tensor.shape != like.shape:
-        raise CheckpointError(
-            f"{folder}: {name} has shape {list(tensor.shape)}; "
-            f"config.json asks for {list(like.shape)}"
-        )
-    if not tensor.is_floating_point():
-        raise CheckpointError(
-            f"{folder}: {name} is {tensor.dtype}; quantized checkpoints are not supported"
-        )
-    tensor = tensor.to(dtype)
-    if not torch.isfinite(tensor.sum(dtype=torch.float32)):
-        raise CheckpointError(f"{folder}: {name} contains non-finite values")
-    return tensor

@@ -1,0 +1,154 @@
+"""Reads the tensors of a folder into a module on the meta device, with all checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from vivace.checkpoint_files import truncated_tensor
+from vivace.errors import CheckpointError
+from vivace.hub import shard_paths
+from vivace.model.dimensions import TensorShapes
+
+SPEAKER_ENCODER = "speaker_encoder."  # prefix of the speaker encoder's tensors
+PICKLES = ("pytorch_model.bin", "model.pt", "model.pth", "model.bin")
+MAX_LISTED = 5  # names in one error message
+
+C = TypeVar("C")
+M = TypeVar("M", bound=nn.Module)
+
+
+def load_module(
+    build: Callable[[C], M],
+    check: Callable[[C, TensorShapes, str], None],  # raises CheckpointError
+    config: C,
+    folder: Path,
+    device: torch.device,
+    dtype: torch.dtype | None,  # None: the dtypes that the module declares
+) -> M:
+    """Build a module on the meta device and fill it with the tensors of a folder."""
+    path = str(folder / "config.json")
+    with ExitStack() as stack:
+        sources = open_shards(folder, device, stack)
+        check(config, tensor_shapes(sources, folder), path)
+        module = build_on_meta(build, config, path)
+        fill(module, sources, folder, dtype)
+    return module
+
+
+def fill(
+    module: nn.Module, sources: Mapping[str, Any], folder: Path, dtype: torch.dtype | None
+) -> None:
+    """Load every parameter and stored buffer of a module on the meta device."""
+    wanted = module.state_dict()
+    compare_names(set(wanted), needed_names(module, sources), folder)
+    module.load_state_dict(
+        {
+            name: read_tensor(sources[name], name, like, dtype or like.dtype, folder)
+            for name, like in wanted.items()
+        },
+        assign=True,
+    )
+    module.requires_grad_(False).eval()
+
+
+def needed_names(module: nn.Module, sources: Mapping[str, Any]) -> set[str]:
+    """The names of the sources, without those that the module may ignore."""
+    if getattr(module, "speaker_encoder", module) is None:
+        # A checkpoint that cannot clone may still contain the tensors of its Base.
+        return {name for name in sources if not name.startswith(SPEAKER_ENCODER)}
+    return set(sources)
+
+
+def tensor_shapes(sources: Mapping[str, Any], folder: Path) -> TensorShapes:
+    shapes = {name: source.get_slice(name).get_shape() for name, source in sources.items()}
+    return TensorShapes(shapes, str(folder))
+
+
+def build_on_meta(build: Callable[[C], M], config: C, path: str) -> M:
+    try:
+        with torch.device("meta"):
+            return build(config)
+    except Exception as error:  # caused by the configuration
+        reason = str(error).partition("\n")[0]
+        raise CheckpointError(f"{path}: no model has these dimensions: {reason}") from error
+
+
+def open_shards(folder: Path, device: torch.device, stack: ExitStack) -> dict[str, Any]:
+    """The open file that holds each tensor."""
+    sources: dict[str, Any] = {}
+    for path in shard_paths(folder):
+        shard = stack.enter_context(_open(path, device))
+        for name in shard.keys():  # noqa: SIM118 - not a mapping
+            if name in sources:
+                raise CheckpointError(f"{folder}: {name} is in two files")
+            sources[name] = shard
+    return sources
+
+
+def _open(path: Path, device: torch.device) -> Any:
+    if not path.is_file():
+        pickles = [name for name in PICKLES if (path.parent / name).exists()]
+        hint = f"; {pickles[0]} is a pickle, which is never loaded: convert it" if pickles else ""
+        raise CheckpointError(f"{path} is missing{hint}")
+    try:
+        return safe_open(path, framework="pt", device=str(device))
+    except (SafetensorError, OSError) as error:
+        if _is_pickle(path):
+            message = f"{path} is a pickle, not safetensors; pickles are never loaded"
+        else:
+            cut = truncated_tensor(path)
+            ends = f"; it ends before the end of {cut}" if cut else ""
+            message = f"{path} is damaged or not safetensors: {error}{ends}"
+        raise CheckpointError(message) from error
+
+
+def _is_pickle(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            head = file.read(2)
+    except OSError:
+        return False
+    return head == b"PK" or (head[:1] == b"\x80" and head[1:] <= b"\x05")
+
+
+def compare_names(wanted: set[str], found: set[str], folder: Path) -> None:
+    for what, names in (("lacks", wanted - found), ("has unknown", found - wanted)):
+        if names:
+            listed = ", ".join(sorted(names)[:MAX_LISTED])
+            more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+            raise CheckpointError(f"{folder} {what} tensors: {listed}{more}")
+
+
+def read_tensor(
+    source: Any,
+    name: str,
+    like: Tensor,
+    dtype: torch.dtype | None,  # None: as in the file
+    folder: Path,
+) -> Tensor:
+    tensor: Tensor = source.get_tensor(name)
+    if tensor.shape != like.shape:
+        raise CheckpointError(
+            f"{folder}: {name} has shape {list(tensor.shape)}; "
+            f"config.json asks for {list(like.shape)}"
+        )
+    if not like.is_floating_point():
+        if tensor.dtype != like.dtype:
+            raise CheckpointError(f"{folder}: {name} is {tensor.dtype}; {like.dtype} is needed")
+        return tensor
+    if not tensor.is_floating_point():
+        raise CheckpointError(
+            f"{folder}: {name} is {tensor.dtype}; only checkpoints that vivace quantize wrote may "
+            "contain integers"
+        )
+    tensor = tensor if dtype is None else tensor.to(dtype)
+    if not torch.isfinite(tensor.sum(dtype=torch.float32)):
+        raise CheckpointError(f"{folder}: {name} contains non-finite values")
+    return tensor

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -233,7 +234,7 @@ def test_say_with_voice_of_other_width_fails(
         (["Hello.", "--seed=-1"], "seed must be from 0 to"),
         (["Hello.", "--instruct=Whisper."], "load Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice"),
         (["Hello.", "--dtype=float16"], "float16 is refused: the talker's logits overflow"),
-        (["Hello.", "--weights=fp4"], "weights must be one of full, fp8, not 'fp4'"),
+        (["Hello.", "--weights=fp4"], "weights must be one of full, fp8, int8, int4, not 'fp4'"),
         (["Hello.", "--device=gpu"], "no device named 'gpu'"),
         (["Hello.", "--backend=warp"], "no backend named 'warp'"),
         (["Hello.", "--model=nowhere"], "no folder 'nowhere'"),
@@ -408,7 +409,8 @@ def test_doctor_reports_why_integer_weights_have_no_faster_kernels(
         ("no compiler", r"PyTorch \(int8 .+, int4 .+\); no C\+\+ kernels: no compiler"),
         (None, r"C\+\+ kernels of the backend cpu"),
     ):
-        entry = BackendEntry("cpu", "", lambda device, reason=refusal: reason, others[-1].build)
+        refuse = partial(lambda reason, device: reason, refusal)
+        entry = BackendEntry("cpu", "", refuse, others[-1].build)
         monkeypatch.setattr("vivace.backends.BACKENDS", (entry, *others))
         assert main(["doctor"]) == 0
         assert re.search(rf"int8 and int4 +{shown}", capsys.readouterr().out)

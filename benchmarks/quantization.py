@@ -3,7 +3,7 @@
     python benchmarks/quantization.py benchmarks/texts/hard.txt --first 41 \
         --out build/quantization --weights int8 int4 \
         --json benchmarks/results/quantization-mini.json
-    python benchmarks/quantization.py --shape 0.6B --weights int8 int4 \
+    python benchmarks/quantization.py --shape 0.6B-CustomVoice --weights int8 int4 \
         --json benchmarks/results/quantization-0.6B.json
 
 Logits are teacher-forced on codes of the full weights, in float32, with bfloat16 for comparison.
@@ -83,7 +83,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--lines", type=int, default=60, help="number of spoken lines")
     parser.add_argument("--forced", type=int, default=12, help="lines whose logits are compared")
     parser.add_argument("--model", help="a folder or hub id; default: the embedded voice")
-    parser.add_argument("--shape", help="0.6B or 1.7B, with random weights")
+    parser.add_argument("--shape", help="such as 0.6B-CustomVoice, with random weights")
     parser.add_argument("--out", type=Path, help="folder of the recordings")
     parser.add_argument("--json", type=Path, required=True)
     arguments = parser.parse_args()

@@ -16,6 +16,7 @@ from tests.support.tiny import Tiny
 from vivace import TTS
 from vivace.adapter import FORMAT, Adapter, AdapterInfo, free_speaker_ids, with_speakers
 from vivace.errors import AdapterError
+from vivace.model.quantized_layers import quantized_layers
 
 LoadTiny = Callable[[str], Tiny]
 Q_PROJ = "talker.model.layers.0.self_attn.q_proj.weight"
@@ -78,6 +79,18 @@ def test_loaded_adapter_is_the_default_voice_of_its_base(tiny: LoadTiny, path: P
             "Hello.", voice=voice, max_frames=6, temperature=0, text_layout="whole", trim=False
         )
     assert plain.codes.tolist() != spoken.codes.tolist()  # the weights differ
+
+
+def test_adapter_is_merged_before_weights_are_quantized(tiny: LoadTiny, path: Path) -> None:
+    checkpoint, adapter = tiny("base").checkpoint, Adapter.load(path)
+    cpu, name = torch.device("cpu"), "talker.model.layers.0.self_attn.qkv_proj"
+    merged, plain = (
+        dict(quantized_layers(checkpoint.load_model(cpu, torch.float32, "int8", change)))[name]
+        for change in (adapter.apply, None)
+    )
+    assert not torch.equal(merged.weight, plain.weight)
+    with TTS.load(checkpoint.folder, device="cpu", adapter=path, weights="int8") as tts:
+        assert tts.speak("Hello.", max_frames=6).codes.shape[1] == 16
 
 
 def test_adapter_without_change_speaks_like_the_speaker_vector(

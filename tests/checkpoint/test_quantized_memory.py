@@ -52,7 +52,7 @@ print(json.dumps({"empty": empty, "loaded": loaded, "used": resident()}))
 def test_quantized_model_needs_little_memory(
     tmp_path: Path, weights: IntWeights, limit_gb: float
 ) -> None:
-    config = released.released_config("0.6B")
+    config = released.released_config("0.6B-CustomVoice")
     config["quantization_config"] = {"quant_method": "vivace", "weights": weights}
     (tmp_path / CODEC).mkdir()
     (tmp_path / "config.json").write_text(json.dumps(config))

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from vivace.backends.base import Frames
 from vivace.backends.cpu.backend import CpuBackend
+from vivace.backends.cpu.huge_pages import HugePages
 from vivace.backends.eager import EagerBackend
 from vivace.cli.bench.machine import machine
 from vivace.model.codec import Codec
@@ -140,6 +141,9 @@ def make_prompt(model: Qwen3TTS) -> Prompt:
     )
 
 
+PAGES = HugePages()  # as the backend does with loaded weights
+
+
 def quantize_randomly(model: Qwen3TTS, bits: int) -> None:
     """Give every matrix random integers of a model whose signals keep their size."""
     for block in (each for each in model.modules() if isinstance(each, Block)):
@@ -170,10 +174,10 @@ def random_linear(rows: int, columns: int, bits: int) -> QuantizedLinear:
     deviation = columns**-0.5
     if bits == 8:
         weight = torch.randint(-127, 128, (rows, columns), dtype=torch.int8)
-        return QuantizedLinear(weight, torch.full((rows,), deviation / 73.3), 8)
+        return QuantizedLinear(PAGES.move(weight), torch.full((rows,), deviation / 73.3), 8)
     packed: Tensor = torch.randint(0, 256, (rows, columns // 2), dtype=torch.uint8)
     scale = torch.full((rows, columns // 32), deviation / 4.6, dtype=torch.float16)
-    return QuantizedLinear(packed, scale, 4)
+    return QuantizedLinear(PAGES.move(packed), scale, 4)
 
 
 if __name__ == "__main__":

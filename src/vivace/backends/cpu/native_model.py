@@ -28,6 +28,7 @@ from vivace.backends.cpu.binding import (
     library,
     pointer,
 )
+from vivace.backends.cpu.huge_pages import move_weights
 from vivace.backends.frame_maker import bans
 from vivace.errors import BackendError, BackendUnavailableError
 from vivace.model import ops
@@ -78,6 +79,7 @@ class NativeModel:
     def __init__(self, model: Qwen3TTS, num_threads: int, instructions: str = "") -> None:
         self.config = model.config.talker_config
         self._kept: list[Any] = []  # tensors and structures that the library reads
+        move_weights(model)
         spec = self._model_spec(model)
         handle = c_void_p()
         args = (byref(spec), instructions.encode(), num_threads, byref(handle))

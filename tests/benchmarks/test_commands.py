@@ -203,7 +203,9 @@ def test_cpu_command(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "cpu.json"
     run("cpu.py", "--threads", "1", "--repeats", "1", "--json", path)
     [result] = read(path)["results"]
-    assert set(result["ms_per_frame"]) >= {"prefill", "talker", "predictor", "codec"}
+    parts = set(result["ms_per_frame"])
+    assert parts >= {"prefill", "codec"}
+    assert parts >= {"talker", "predictor"} or "model" in parts  # eager, or one call of C++
 
 
 @pytest.mark.ci

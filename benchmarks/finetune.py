@@ -22,6 +22,7 @@ from shapes import random_module
 
 from vivace.adapter import free_speaker_ids, with_speakers
 from vivace.checkpoint import EMBEDDED, Checkpoint
+from vivace.cli.bench.machine import machine
 from vivace.device import pick_device, pick_dtype
 from vivace.finetune.examples import ExampleWriter, Transcript
 from vivace.finetune.options import TrainOptions
@@ -47,7 +48,7 @@ def main() -> None:
     args = parser.parse_args()
     results = [measure(shape, args) for shape in args.shapes]
     if args.json:
-        report = {"device": device_name(args.device), "torch": torch.__version__, "runs": results}
+        report = {"benchmark": "finetune", "machine": machine(), "runs": results}
         args.json.write_text(json.dumps(report, indent=2) + "\n")
 
 
@@ -130,11 +131,6 @@ def make_clips(config: TalkerConfig, num: int = 200) -> list[Clip]:
 
 def peak_bytes(device: torch.device) -> int:
     return torch.cuda.max_memory_allocated() if device.type == "cuda" else 0
-
-
-def device_name(name: str) -> str:
-    device = pick_device(name)
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from vivace import TTS
 from vivace.audio.files import read_audio
+from vivace.cli.bench.machine import machine
 from vivace.verify import Recogniser, package_file, word_error_rate
 
 Samples = NDArray[np.float32]
@@ -49,7 +50,8 @@ def main() -> None:
         spoken |= {voice: speak(tts, voice, lines) for voice in tts.speakers}
     wavs = sorted((args.recordings / "wavs").glob("*.wav"))[-args.lines :]
     recordings = [(one.samples, one.sample_rate) for one in map(read_audio, wavs)]
-    report = compare(name, spoken, recordings, lines)
+    report = {"benchmark": "finetune_proof", "machine": machine()}
+    report |= compare(name, spoken, recordings, lines)
     print(json.dumps(report, indent=2))
     if args.json:
         args.json.write_text(json.dumps(report, indent=2) + "\n")

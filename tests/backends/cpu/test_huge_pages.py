@@ -33,13 +33,14 @@ def test_moved_tensors_keep_their_values(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="needs Linux")
 def test_weights_of_large_models_move_and_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = nn.Sequential(IntegerLayer(30), nn.Linear(4, 4), IntegerLayer(50))
-    before = [layer.weight.clone() for layer in model]
-    addresses = [layer.weight.data_ptr() for layer in model]
+    layers: list[nn.Linear] = [IntegerLayer(30), nn.Linear(4, 4), IntegerLayer(50)]
+    model = nn.ModuleList(layers)
+    before = [layer.weight.clone() for layer in layers]
+    addresses = [layer.weight.data_ptr() for layer in layers]
     move_weights(model)
-    assert [layer.weight.data_ptr() for layer in model] == addresses
+    assert [layer.weight.data_ptr() for layer in layers] == addresses
     monkeypatch.setattr(huge_pages, "MIN_BYTES", 640)
     move_weights(model)
-    moved = [layer.weight.data_ptr() != was for layer, was in zip(model, addresses, strict=True)]
+    moved = [layer.weight.data_ptr() != was for layer, was in zip(layers, addresses, strict=True)]
     assert moved == [True, False, True]
-    assert all(torch.equal(layer.weight, was) for layer, was in zip(model, before, strict=True))
+    assert all(torch.equal(layer.weight, was) for layer, was in zip(layers, before, strict=True))

@@ -3,6 +3,7 @@ many frames to make.
 
 - Admission is first come, first served.
 - While a client waits for its first audio, the turn is as short as that client's first chunk.
+- While the first frames of an utterance are silent, turns of a few utterances make one frame.
 - A turn never makes more frames than an utterance has already made. Otherwise its playback would
   underrun.
 - Where a batched step costs little more than a single one, as on a GPU, all runnable utterances
@@ -31,6 +32,7 @@ from vivace.errors import RequestError
 Profile = Literal["latency", "balanced", "throughput"]
 MAX_WHILE_OTHERS_WAIT = 4  # frames of a turn that steps one utterance
 MAX_BATCH = 256  # utterances of a turn; a larger step costs as much as several
+MAX_SILENT_BATCH = 8  # utterances of a turn that is shortened for one that begins with silence
 MAX_SHORT = 3  # turns in a row of utterances that begin: 1, 1 and 2 frames
 MAX_ADMITTED = 24  # prompts of a turn while an utterance begins
 FRAME_S = 0.08  # of audio
@@ -52,6 +54,10 @@ class Schedulable(Protocol):
     @property
     def num_missing(self) -> int:
         """Frames to make before the reader's request can be answered."""
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether its first frames were silent, and its reader still waits for sound."""
 
     @property
     def is_running(self) -> bool:
@@ -244,7 +250,8 @@ class Scheduler(Generic[S]):
         if new:
             return min(*new, most, self._pace.max_frames)
         if self.shares_work:
-            least = self._pace.min_frames
+            is_silent = len(batch) <= MAX_SILENT_BATCH and any(one.is_silent for one in batch)
+            least = 1 if is_silent else self._pace.min_frames
             fewest = min((one.num_turn_frames(least) for one in missing), default=least)
         else:
             fewest = min(missing.values())

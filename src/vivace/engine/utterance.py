@@ -25,6 +25,7 @@ from vivace.speech import MAX_SEED, FinishReason, SamplingParams
 
 MarkIds = Callable[[Sequence[int]], Iterable[TextId]]
 MAX_RETRIES = 3  # of one utterance
+MAX_SILENT_FRAMES = 12  # at the start, for which turns are shortened
 MAX_MASKED_FRAMES = 25  # in which the end of speech is not drawn after an early end
 RETRY_STRIDE = 0x9E3779B97F4A7C15  # between the seeds of retries
 
@@ -107,6 +108,7 @@ class Utterance:
     _stall: StallDetector = field(default_factory=StallDetector)
     _num_stalled: int = 0
     _has_sound: bool = False
+    _num_silent: int = 0  # frames before the first sound; 0 afterwards
 
     @property
     def state(self) -> State:
@@ -143,6 +145,11 @@ class Utterance:
         if num_missing <= 0 and self.num_missing > min_frames:
             num_missing = self.num_wanted
         return max(num_missing, min_frames)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether all frames so far were silent. Look-ahead finds sound before its reader does."""
+        return 0 < self._num_silent <= MAX_SILENT_FRAMES and self.follower is None
 
     @property
     def needs_text(self) -> bool:
@@ -244,6 +251,7 @@ class Utterance:
             samples = samples[: num_left * (len(samples) // len(codes))]
             codes, levels = codes[:num_left], levels[:num_left]
         self._has_sound = self._has_sound or max(levels, default=0.0) >= SILENCE
+        self._num_silent = 0 if self._has_sound else self.num_rendered
         reason = self._end_of(codes, levels, None if is_cut else status)
         block = FrameBlock(codes, samples, reason, self._num_stalled)
         if self.follower is not None:

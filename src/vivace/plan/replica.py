@@ -61,6 +61,10 @@ class SimulatedUtterance:
     def is_unread(self) -> bool:
         return False
 
+    @property
+    def is_silent(self) -> bool:
+        return False
+
     def num_turn_frames(self, min_frames: int) -> int:
         return max(self.num_missing, min_frames)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ from vivace.checkpoint_files import truncated_tensor
 from vivace.errors import CheckpointError
 from vivace.hub import shard_paths
 from vivace.model.dimensions import TensorShapes
+from vivace.model.upload import NUM_THREADS, uploader
 
 SPEAKER_ENCODER = "speaker_encoder."  # prefix of the speaker encoder's tensors
 PICKLES = ("pytorch_model.bin", "model.pt", "model.pth", "model.bin")
@@ -35,26 +37,34 @@ def load_module(
     """Build a module on the meta device and fill it with the tensors of a folder."""
     path = str(folder / "config.json")
     with ExitStack() as stack:
-        sources = open_shards(folder, device, stack)
+        sources = open_shards(folder, torch.device("cpu"), stack)
         check(config, tensor_shapes(sources, folder), path)
         module = build_on_meta(build, config, path)
-        fill(module, sources, folder, dtype)
+        fill(module, sources, folder, dtype, device)
     return module
 
 
 def fill(
-    module: nn.Module, sources: Mapping[str, Any], folder: Path, dtype: torch.dtype | None
+    module: nn.Module,
+    sources: Mapping[str, Any],  # of tensors on the CPU
+    folder: Path,
+    dtype: torch.dtype | None,
+    device: torch.device,
 ) -> None:
     """Load every parameter and stored buffer of a module on the meta device."""
-    wanted = module.state_dict()
+    wanted, upload = module.state_dict(), uploader(device)
     compare_names(set(wanted), needed_names(module, sources), folder)
-    module.load_state_dict(
-        {
-            name: read_tensor(sources[name], name, like, dtype or like.dtype, folder)
-            for name, like in wanted.items()
-        },
-        assign=True,
-    )
+
+    def read(name: str) -> Tensor:
+        like = wanted[name]
+        return read_tensor(sources[name], name, like, dtype or like.dtype, folder, upload)
+
+    if device.type == "cuda":
+        with ThreadPoolExecutor(NUM_THREADS) as pool:
+            tensors = list(pool.map(read, wanted))
+    else:
+        tensors = [read(name) for name in wanted]
+    module.load_state_dict(dict(zip(wanted, tensors, strict=True)), assign=True)
     module.requires_grad_(False).eval()
 
 
@@ -132,6 +142,7 @@ def read_tensor(
     like: Tensor,
     dtype: torch.dtype | None,  # None: as in the file
     folder: Path,
+    upload: Callable[[Tensor], Tensor] = lambda tensor: tensor,  # copies it to its device
 ) -> Tensor:
     tensor: Tensor = source.get_tensor(name)
     if tensor.shape != like.shape:
@@ -142,12 +153,13 @@ def read_tensor(
     if not like.is_floating_point():
         if tensor.dtype != like.dtype:
             raise CheckpointError(f"{folder}: {name} is {tensor.dtype}; {like.dtype} is needed")
-        return tensor
+        return upload(tensor)
     if not tensor.is_floating_point():
         raise CheckpointError(
             f"{folder}: {name} is {tensor.dtype}; only checkpoints that vivace quantize wrote may "
             "contain integers"
         )
+    tensor = upload(tensor)
     tensor = tensor if dtype is None else tensor.to(dtype)
     if not torch.isfinite(tensor.sum(dtype=torch.float32)):
         raise CheckpointError(f"{folder}: {name} contains non-finite values")

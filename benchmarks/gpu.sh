@@ -12,6 +12,8 @@
 #   backends   every backend that can run, 0.6B
 #   roofline   every kernel against the memory bandwidth
 #   memory     device memory of one stream
+#   start      a new process to its first audio, cold and warm, 0.6B
+#   audible    the first audible sample after a silent start, in process and over HTTP
 #   official   ms per frame beside the official code (wheels in carry/official, scripts/official/README.md)
 #   sanitize   compute-sanitizer (benchmarks/sanitize.sh)
 #   targets    the figures of all stages beside their targets
@@ -58,7 +60,8 @@ run_stage() {
       tests tests/gpu/test_fused_kernels.py tests/gpu/test_slot_kernels.py > "$logs/tests-3" 2>&1 &
       tests tests/gpu/test_graphs_on_cuda.py tests/gpu/test_places_on_cuda.py tests/backends > "$logs/tests-4" 2>&1 &
       tests tests/gpu/test_engine_on_cuda.py tests/gpu/test_official_on_cuda.py > "$logs/tests-5" 2>&1 &
-      tests tests/gpu/test_pages_on_cuda.py tests/gpu/test_compiled_kernels.py > "$logs/tests-6" 2>&1 &
+      tests tests/gpu/test_pages_on_cuda.py tests/gpu/test_compiled_kernels.py tests/gpu/test_start_on_cuda.py \
+        > "$logs/tests-6" 2>&1 &
       tests tests/benchmarks/test_gpu_commands.py > "$logs/tests-7" 2>&1 &
       wait
       cat "$logs"/tests-? > "$out/gpu-tests.log"
@@ -100,6 +103,10 @@ run_stage() {
       figures 30 latency-0.6B-one-stream "memory|warmup|build" benchmarks/latency.py 0.6B-CustomVoice \
         --max-streams 1 --batches --frames 16 --repeats 2
       ;;
+    start)
+      figures 180 start-0.6B "cold|warm|parts" benchmarks/start.py 0.6B-CustomVoice --backends auto cuda_graph:64
+      ;;
+    audible) figures 90 audible silent benchmarks/audible.py 0.6B-CustomVoice 1.7B-CustomVoice ;;
     official)
       mkdir -p build/official
       for size in carry/official/*.whl; do python3 -m zipfile -e "$size" build/official; done

@@ -209,6 +209,33 @@ def test_cpu_command(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.ci
+def test_start_command(run: Run, tiny_folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "start.json"
+    run("start.py", tiny_folder / "custom_voice", "--device", "cpu", "--backends", "eager",
+        "--repeats", "1", "--ready", "--json", path)  # fmt: skip
+    [result] = read(path)["results"]
+    for kind in ("cold", "warm"):
+        phases = result[kind]["phases"]
+        assert list(phases.values()) == sorted(phases.values())
+        assert list(phases)[-2:] == ["first_audio", "ready"]
+        assert set(result[kind]["parts"]) >= {"load_tokenizer", "load_model", "build_backend"}
+        assert result[f"{kind}_s"] == phases["first_audio"] > phases["load"]
+
+
+@pytest.mark.ci
+def test_audible_command(run: Run, tiny_folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "audible.json"
+    run("audible.py", tiny_folder / "custom_voice", "--device", "cpu", "--backend", "eager",
+        "--repeats", "1", "--seconds", "0.1", "--json", path)  # fmt: skip
+    rows = read(path)["results"]
+    assert [row["silent_frames"] for row in rows] == [1, 6]
+    for row in rows:
+        assert row["in_process"]["p50"] > 0
+        assert row["http"]["requests"] >= 1
+        assert row["http"]["audible_ms"]["p95"] > 0
+
+
+@pytest.mark.ci
 def test_serve_command(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "serve.json"
     run("serve.py", "--streams", "1", "--frames", "4", "--repeats", "1", "--rounds", "2",

@@ -8,8 +8,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
 from tests.support.project import ROOT, load_script
+from vivace import TTS
 
 TINY_TURN = ["--device", "cpu", "--backend", "eager", "--streams", "1", "--frames", "2"]
 
@@ -61,3 +63,20 @@ def test_watch_benchmark_loads_random_weights_of_a_released_shape(
     monkeypatch.setattr(sys, "argv", ["watch.py", "0.6B-CustomVoice", *turn])
     with watch.load(watch.parse()) as tts:
         assert tts.engine.backend.name == "eager"
+
+
+def test_written_checkpoint_of_a_released_shape_can_be_loaded(
+    benchmark: ModuleType, monkeypatch: pytest.MonkeyPatch, tiny_folder: Path, tmp_path: Path
+) -> None:
+    shapes = load_script(ROOT / "benchmarks" / "shapes.py")
+    tiny = tiny_folder / "custom_voice"
+    config = json.loads((tiny / "config.json").read_text("utf-8"))
+    codec = json.loads((tiny / "speech_tokenizer" / "config.json").read_text("utf-8"))
+    config["talker_config"]["text_vocab_size"] = 151_936
+    monkeypatch.setattr(shapes, "released_config", lambda shape: config)
+    monkeypatch.setattr(shapes, "RELEASED_CODEC", codec)
+    shapes.write_checkpoint("0.6B-CustomVoice", tmp_path / "made", torch.device("cpu"))
+    with TTS.load(tmp_path / "made", device="cpu") as tts:
+        audio = tts.speak("Hello.", seed=1, max_frames=2, min_frames=2, guard=False)
+    assert len(audio.codes) == 2
+    assert tts.tokenizer.vocab_size > shapes.NUM_TOKENS

@@ -521,6 +521,60 @@ def test_warmup_captures_the_largest_first(part: Tiny) -> None:
         assert sizes == sorted(sizes, reverse=True)
 
 
+def test_no_request_needs_a_graph_after_warmup(part: Tiny) -> None:
+    backend = graph_backend(part, max_streams=3)
+    backend.warmup()
+    pools = (backend.graphs, backend.codec_graphs)
+    before = [set(graph_keys(pool)) for pool in pools]
+    few, kept = [params(1), params(2, top_p=0.5)], params(3, top_k=40)
+    for sampling in (few, [*few, kept], [kept]):
+        prompts = [make_prompt(part, "Warm. " * 40 * number) for number in range(1, 4)]
+        slots = [backend.admit(*pair) for pair in zip(prompts, sampling, strict=False)]
+        for num_frames in (1, 2, 5, 16, 7):
+            backend.render(slots, backend.step(slots, num_frames))
+        for slot in slots:
+            backend.release(slot)
+    assert [set(graph_keys(pool)) - known for pool, known in zip(pools, before, strict=True)] == [
+        set(),
+        set(),
+    ]
+
+
+def test_noted_work_is_compiled_together_and_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[int] = []
+
+    def compile_all(works: Sequence[Callable[[], object]]) -> None:
+        compiled.append(len(works))
+        for work in works:
+            work()
+
+    pool = GraphPool(torch.device("cpu"), compile=compile_all)
+    monkeypatch.setattr(pool, "_is_capturing", True)
+    monkeypatch.setattr(pool, "_compile", compile_all)
+    monkeypatch.setattr(pool, "_capture", lambda work: lambda: done.append("replay"))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    done: list[str] = []
+
+    def get(key: str) -> Callable[[], object]:
+        return pool.get(key, lambda: done.append(key), lambda: done.append("park"))
+
+    with pool.noting() as noted:
+        get("a")()
+        get("b")
+        get("a")
+    assert done == []
+    assert len(pool) == 0
+    compile_all(noted)
+    assert compiled == [2]
+    assert done == ["park", "a", "park", "b"]
+    get("a")()
+    assert compiled == [2]  # it was noted
+    get("c")()
+    assert compiled == [2, 1]
+    get("c")()
+    assert done[4:] == ["park", "a", "replay", *["park", "c"] * 2, "replay", "replay"]
+
+
 def test_work_that_cannot_be_captured_runs_without_a_graph_and_warns_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -91,6 +92,17 @@ def _cpu() -> Any:
 
 def _build_on_cpu(model: Qwen3TTS, codec: Codec, capacity: Capacity) -> Backend:
     return _cpu().CpuBackend(model, codec, max_streams=capacity.max_streams)
+
+
+def import_backends(device: torch.device) -> None:
+    """Import what a GPU's backends need, so that it is there when the weights are."""
+    if device.type != "cuda" or torch.version.cuda is None:
+        return
+    with contextlib.suppress(Exception):  # the backend that needs the module reports the error
+        from vivace.backends.cuda_graph import compile, layers  # noqa: F401
+
+        _megakernel()
+        compile.import_kernels()
 
 
 BACKENDS: tuple[BackendEntry, ...] = (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import torch
 
 from vivace.adapter import Adapter
 from vivace.audio.sandbox import Sandbox
+from vivace.backends import import_backends
 from vivace.backends.base import Backend
 from vivace.checkpoint import Checkpoint
 from vivace.device import can_fork, pick_dtype, pick_threads, use_threads
@@ -122,12 +124,16 @@ def load_checkpoint(
     adapter: Adapter | None = None,  # of this checkpoint, whose configuration it has extended
 ) -> LoadedCheckpoint:
     """Load the weights and start the engine. `TTS.load` documents the arguments."""
-    tokenizer = checkpoint.load_tokenizer(split_camel_case=split_camel_case)
     threads = pick_threads(threads, device, checkpoint.num_bytes)
+    change = () if adapter is None else (adapter.apply,)
+    jobs = (
+        partial(checkpoint.load_tokenizer, split_camel_case=split_camel_case),
+        partial(checkpoint.load_model, device, pick_dtype(dtype, device), weights, *change),
+        partial(checkpoint.load_codec, device),
+        partial(import_backends, device),
+    )
     with use_threads(threads):
-        change = () if adapter is None else (adapter.apply,)
-        model = checkpoint.load_model(device, pick_dtype(dtype, device), weights, *change)
-        codec = checkpoint.load_codec(device)
+        tokenizer, model, codec, _ = _run_all(jobs, in_threads=device.type == "cuda")
         rebuild = partial(build, model, codec)
         first = rebuild()
     if weights == "fp8" and first.name != FP8_BACKEND:
@@ -135,3 +141,11 @@ def load_checkpoint(
     can_be_forked = can_fork(device, threads)
     engine = Engine(first, limits, threads=threads, can_fork=can_be_forked, rebuild=rebuild)
     return LoadedCheckpoint(checkpoint, tokenizer, Parts(model, codec, engine))
+
+
+def _run_all(jobs: Sequence[Callable[[], Any]], *, in_threads: bool) -> list[Any]:
+    """The results of all jobs. Raises the error of the first job that failed."""
+    if not in_threads:  # a CPU has one reader of weights, and a process that may be forked
+        return [job() for job in jobs]
+    with ThreadPoolExecutor(len(jobs), thread_name_prefix="vivace-load") as pool:
+        return [future.result() for future in [pool.submit(job) for job in jobs]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from vivace.backends.base import (
 )
 from vivace.backends.cuda_graph.buckets import BATCHES, PROMPT_ROWS, largest_batch
 from vivace.backends.cuda_graph.codec import CodecGraphs
+from vivace.backends.cuda_graph.compile import kernel_compiler
 from vivace.backends.cuda_graph.graphs import GraphPool
 from vivace.backends.cuda_graph.layers import AUTO_LAYERS, pick_layers
 from vivace.backends.cuda_graph.memory import DEFAULT_STREAMS, checked_allocation, pool_size
@@ -81,11 +83,15 @@ class CudaGraphBackend:
         self.max_streams, self.max_frames = max_streams, max_frames
         page_bytes = bytes_per_page(config, model.dtype)
         self._pool = PagePool(pool_size(max_streams, num_positions, page_bytes, device))
-        self.graphs = GraphPool(device, is_capturing=is_capturing, is_urgent=True)
+        self._compile = kernel_compiler(device)
+        self.graphs = GraphPool(
+            device, is_capturing=is_capturing, is_urgent=True, compile=self._compile
+        )
         self.codec_graphs = GraphPool(
             codec.device,
             is_capturing=is_capturing,
             stream_of=None if self.renders_beside_frames else self.graphs,
+            compile=self._compile,
         )
         with checked_allocation(max_streams, max_frames, device):
             self._table = SlotTable(
@@ -227,16 +233,33 @@ class CudaGraphBackend:
         self,
         batches: Sequence[int] | None = None,
         *,
-        num_positions: int = 1024,
+        num_positions: int | None = None,
         prompt_rows: Sequence[int] = PROMPT_ROWS,
         codec_frames: Sequence[int] = (1, 2, 4, 8, 16),
     ) -> None:
-        """Capture the graphs of these batch sizes, or of all sizes up to `max_streams`.
+        """Capture the graphs of these batch sizes, or of all sizes up to `max_streams`, and of
+        this many positions, or of all. No later request compiles a kernel or captures a graph,
+        except for top-p together with a top-k above 64.
 
         The largest graphs come first, so that the others reuse their memory.
         """
         if batches is None:
             batches = [size for size in BATCHES if size < 2 * self.max_streams]
+        num_positions = num_positions or self._table.num_positions
+        capture = partial(self._capture, batches, num_positions, prompt_rows, codec_frames)
+        if self._compile is not None:
+            with self.graphs.noting() as frames, self.codec_graphs.noting() as passes:
+                capture()
+            self._compile([*frames, *passes])
+        capture()
+
+    def _capture(
+        self,
+        batches: Sequence[int],
+        num_positions: int,
+        prompt_rows: Sequence[int],
+        codec_frames: Sequence[int],
+    ) -> None:
         with self.graphs.on_stream():
             for size in sorted(prompt_rows, reverse=True):
                 self._prefill.warm(size)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from vivace.backends.cuda_graph import draw_kernels, launch, products
+from vivace.backends.cuda_graph.compile import is_collecting
 from vivace.backends.cuda_graph.frame import (
     DrawKind,
     KvPositions,
@@ -134,7 +135,9 @@ class FusedLayers:
     ) -> None:
         is_first = book == 0
         if draws.kind.has_top_p:
-            logits = self._shape(logits.float(), draws, is_first=is_first)
+            logits = logits.float()
+            if not is_collecting():  # it would gather by numbers that no kernel has written
+                logits = self._shape(logits, draws, is_first=is_first)
         draw_kernels.draw_code(
             logits,
             noise[:, self._noise_starts[book] :],

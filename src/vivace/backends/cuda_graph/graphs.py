@@ -7,8 +7,8 @@ and on other devices, the same work runs without a graph.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ import torch
 log = logging.getLogger(__name__)
 
 Work = Callable[[], object]
+Compile = Callable[[Sequence[Work]], None]
 
 
 class GraphPool:
@@ -26,10 +27,14 @@ class GraphPool:
         is_capturing: bool = True,
         is_urgent: bool = False,
         stream_of: GraphPool | None = None,  # share that pool's stream
+        compile: Compile | None = None,  # compiles the kernels of work in parallel
     ) -> None:
         self._is_cuda = device.type == "cuda"
         self._is_capturing = is_capturing and self._is_cuda
+        self._compile = compile if self._is_capturing else None
         self._ready: dict[Hashable, Work] = {}
+        self._noted: dict[Hashable, Work] | None = None  # while `noting`
+        self._compiled: set[Hashable] = set()  # keys whose kernels are compiled
         self._pool: Any = None  # PyTorch has no public type for the handle
         self.fallbacks: dict[str, str] = {}  # work that runs without a graph, and why
         priority = -1 if is_urgent else 0
@@ -56,13 +61,36 @@ class GraphPool:
     def get(self, key: Hashable, work: Work, park: Work) -> Work:
         """A call that runs `work`. `park` sets its inputs to padding for the warm-up run."""
         if key not in self._ready:
+            if self._noted is not None:
+                self._noted[key] = lambda: self._run_parked(work, park)
+                return _do_nothing
+            if self._compile is not None and key not in self._compiled:
+                self._compile([lambda: self._run_parked(work, park)])
             self._ready[key] = self._prepare(str(key), work, park) if self._is_capturing else work
         return self._ready[key]
 
-    def _prepare(self, name: str, work: Work, park: Work) -> Work:
+    @contextmanager
+    def noting(self) -> Iterator[list[Work]]:
+        """Inside the block `get` captures nothing. The list has all work then, with its inputs
+        set to padding. The caller compiles its kernels."""
+        noted: list[Work] = []
+        self._noted = {}
+        try:
+            yield noted
+            noted.extend(self._noted.values())
+            self._compiled.update(self._noted)
+        finally:
+            self._noted = None
+
+    def _run_parked(self, work: Work, park: Work) -> None:
         with self.on_stream():
             park()
-            work()  # compiles kernels and allocates caches: not possible during capture
+            work()
+
+    def _prepare(self, name: str, work: Work, park: Work) -> Work:
+        with self.on_stream():
+            # Compiles kernels that are missing and allocates caches: not possible during capture.
+            self._run_parked(work, park)
             torch.cuda.synchronize()
             torch.cuda.empty_cache()  # the graph allocates its own memory
             try:
@@ -88,3 +116,7 @@ class GraphPool:
         finally:
             graph.capture_end()
         return graph.replay
+
+
+def _do_nothing() -> None:
+    """Stands in for work that is only noted."""

@@ -83,13 +83,15 @@ class Stepper:
         return self._graphs.get(("frame", batch, span, *kind, count), make, self._rows.park)
 
     def warm(self, batch: int, num_positions: int) -> None:
-        """Capture the frames of `batch` slots with default sampling, for `num_positions`."""
-        kind = self._layers.kind([SamplingParams()])
+        """Capture the frames of `batch` slots, with top-p and without, for `num_positions`."""
         shorter = [span for span in self._spans if span < num_positions]
-        self.frames(batch, 0, kind)
-        for span in (*shorter, *self._spans[len(shorter) : len(shorter) + 1]):
-            for count in {1, self._layers.frames_per_graph}:
-                self.frames(batch, span, kind, count)
+        spans = (*shorter, *self._spans[len(shorter) : len(shorter) + 1])
+        for sampling in (SamplingParams(), SamplingParams(top_p=0.9)):
+            kind = self._layers.kind([sampling])
+            self.frames(batch, 0, kind)
+            for span in spans:
+                for count in {1, self._layers.frames_per_graph}:
+                    self.frames(batch, span, kind, count)
 
     def _split(self, num_frames: int) -> list[int]:
         """Number of frames per graph."""

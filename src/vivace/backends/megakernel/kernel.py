@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from ctypes import c_int64, c_uint32, c_uint64
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vivace.backends.cuda_graph.compile import is_collecting
 from vivace.backends.megakernel import driver
 from vivace.backends.megakernel.fp8 import DEPTH, FP8_CHUNK_BYTES, ROWS, pack_fp8
 from vivace.backends.megakernel.nvrtc import compile_source
@@ -139,16 +140,23 @@ def stack_sizes(config: TalkerConfig | PredictorConfig) -> dict[str, Any]:
     }
 
 
-def compile_kernels(sizes: Mapping[str, StackSize], device: torch.device) -> dict[str, bytes]:
-    """Machine code by kernel name. Kernels compile in parallel, because each takes seconds."""
+def start_compiling(
+    sizes: Mapping[str, StackSize], device: torch.device
+) -> dict[str, Future[bytes]]:
+    """Machine code by kernel name. Kernels compile in threads, because each takes seconds."""
     architecture = architecture_of(torch.cuda.get_device_capability(device))
 
     def compile_one(name: str) -> bytes:
         flags = [*sizes[name].options, f"-DSLOT_BYTES={sizes[name].slot_bytes}"]
-        return compile_source(source(f"{name}.cu"), architecture, flags)
+        try:
+            return compile_source(source(f"{name}.cu"), architecture, flags)
+        except BackendUnavailableError as error:
+            raise BackendUnavailableError(f"{name}.cu: {error}") from error
 
-    with ThreadPoolExecutor() as pool:
-        return dict(zip(sizes, pool.map(compile_one, sizes), strict=True))
+    pool = ThreadPoolExecutor(len(sizes))
+    jobs = {name: pool.submit(compile_one, name) for name in sizes}
+    pool.shutdown(wait=False)  # the threads end with their jobs
+    return jobs
 
 
 class Kernel:
@@ -205,6 +213,8 @@ class Kernel:
 
     def launch(self, **arguments: Tensor | int | None) -> None:
         """Launch with these `KernelArguments`, besides those that every kernel has."""
+        if is_collecting():
+            return
         arguments |= {
             "weights": self._weights,
             "exchange": self._exchange,

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cached_property, partial
+
 import torch
 from torch import Tensor
 
+from vivace.backends.cuda_graph.compile import is_collecting
 from vivace.backends.cuda_graph.frame import KvPositions, SamplingRows, SamplingState
 from vivace.backends.cuda_graph.fused import FusedLayers
+from vivace.backends.cuda_graph.graphs import Work
 from vivace.backends.cuda_graph.slot_table import SlotTable
 from vivace.backends.frame_maker import FrameCodes
-from vivace.backends.megakernel.kernel import compile_kernels
+from vivace.backends.megakernel.kernel import start_compiling
 from vivace.backends.megakernel.predictor import Dimensions, PredictorKernel
 from vivace.backends.megakernel.talker import TalkerDimensions, TalkerKernel
 from vivace.model.talker import Qwen3TTS
@@ -22,11 +27,24 @@ class MegakernelLayers(FusedLayers):
     def __init__(self, model: Qwen3TTS, table: SlotTable) -> None:
         super().__init__(model, table)
         config = model.config.talker_config
-        size = Dimensions.of(config, model.weights)
-        talker_size = TalkerDimensions.of(config, model.weights)
-        code = compile_kernels({"predictor": size, "talker": talker_size}, model.device)
-        self.kernel = PredictorKernel(model, size, code["predictor"])
-        self.talker = TalkerKernel(model, table, self._heads, talker_size, code["talker"])
+        self._model = model
+        self._size = Dimensions.of(config, model.weights)
+        self._talker_size = TalkerDimensions.of(config, model.weights)
+        sizes = {"predictor": self._size, "talker": self._talker_size}
+        self._code = start_compiling(sizes, model.device)  # Triton compiles at the same time
+
+    def load(self) -> None:
+        """Wait for the compiler and load both kernels."""
+        _ = self.kernel, self.talker
+
+    @cached_property
+    def kernel(self) -> PredictorKernel:
+        return PredictorKernel(self._model, self._size, self._code["predictor"].result())
+
+    @cached_property
+    def talker(self) -> TalkerKernel:
+        code = self._code["talker"].result()
+        return TalkerKernel(self._model, self._table, self._heads, self._talker_size, code)
 
     @property
     def num_packed_bytes(self) -> int:
@@ -39,12 +57,13 @@ class MegakernelLayers(FusedLayers):
         return self.kernel.num_faults + self.talker.num_faults
 
     def read(self, x: Tensor, place: KvPositions) -> Tensor:
-        return self.talker.run(x, place)
+        return torch.empty_like(x) if is_collecting() else self.talker.run(x, place)
 
     def _draw_residual(
         self, x: Tensor, noise: Tensor, draws: SamplingState, drawn: FrameCodes
     ) -> None:
-        self.kernel.run(x, noise[:, self._noise_starts[1] :], draws.predictor, drawn)
+        if not is_collecting():
+            self.kernel.run(x, noise[:, self._noise_starts[1] :], draws.predictor, drawn)
 
     def force(self, hidden: Tensor, codes: Tensor) -> Tensor:
         """Teacher-forced logits [B, groups - 1, codes] of hidden states [B, hidden] and codes."""
@@ -64,15 +83,30 @@ class MegakernelLayers(FusedLayers):
         )
         return logits
 
+    @property
+    def tested(self) -> Sequence[Work]:
+        """What `trial` runs with the fused kernels, and their predictor."""
+        hidden, codes = self._test_input()
+        pair = hidden[None]  # used as a hidden state and a code's embedding
+        return partial(self._force_fused, hidden, codes), partial(self.predict, pair, 1)
+
     def trial(self) -> float:
         """Relative distance of its logits to those of the fused kernels, for a test input."""
+        hidden, codes = self._test_input()
+        found, expected = self.force(hidden, codes), self._force_fused(hidden, codes)
+        difference = (found.float() - expected.float()).norm() / expected.float().norm()
+        return float("inf") if self.num_faults else float(difference)
+
+    def _test_input(self) -> tuple[Tensor, Tensor]:
         hidden = self._talker.codec_head.weight[:2].contiguous()
         codes = torch.arange(2 * self._config.num_code_groups, device=hidden.device).view(2, -1)
-        found, x = self.force(hidden, codes), hidden[:, None]
-        expected = torch.empty_like(found)
+        return hidden, codes
+
+    def _force_fused(self, hidden: Tensor, codes: Tensor) -> Tensor:
+        """`force` with the fused kernels."""
+        x, logits = hidden[:, None], list[Tensor]()
         for book in range(1, codes.shape[1]):
             vector = self._tables[book - 1](codes[:, book - 1])[:, None]
             x = torch.cat((x, vector), dim=1) if book == 1 else vector
-            expected[:, book - 1] = self.predict(x, book)
-        difference = (found.float() - expected.float()).norm() / expected.float().norm()
-        return float("inf") if self.num_faults else float(difference)
+            logits.append(self.predict(x, book))
+        return torch.stack(logits, dim=1)

@@ -5,16 +5,14 @@ Compiled code is cached on disk by a hash of source, compiler version and option
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import hashlib
 import importlib.util
 from collections.abc import Iterator, Sequence
 from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
 from functools import cache
 from pathlib import Path
 
-from vivace.disk import user_cache, write_whole
+from vivace.backends.kernel_cache import cache_key, read_entry, write_entry
 from vivace.errors import BackendUnavailableError
 
 
@@ -27,12 +25,11 @@ def compile_source(source: str, architecture: str, options: Sequence[str]) -> by
     """Machine code (a cubin) for an architecture such as `sm_90`."""
     compiler = _load()
     flags = [f"--gpu-architecture={architecture}", "--std=c++17", *options]
-    recipe = "\0".join([source, _version(compiler), *flags])
-    kept = _folder() / f"{hashlib.sha256(recipe.encode()).hexdigest()[:32]}.cubin"
-    if kept.is_file():
-        return kept.read_bytes()
-    code = _compile(compiler, source, flags)
-    _keep(kept, code)
+    name = f"{cache_key([source, _version(compiler), *flags])}.cubin"
+    code = read_entry(name)
+    if code is None:
+        code = _compile(compiler, source, flags)
+        write_entry(name, code)
     return code
 
 
@@ -96,14 +93,3 @@ def _check(compiler: ctypes.CDLL, result: int) -> None:
     if result:
         compiler.nvrtcGetErrorString.restype = c_char_p
         raise BackendUnavailableError(f"NVRTC: {compiler.nvrtcGetErrorString(result).decode()}")
-
-
-def _folder() -> Path:
-    return user_cache() / "kernels"
-
-
-def _keep(path: Path, code: bytes) -> None:
-    """Write the cache file. Errors are ignored: the cache is optional."""
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, code, replace=True)

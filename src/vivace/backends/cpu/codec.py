@@ -75,7 +75,8 @@ class NativeCodecDecoder:
         self._handle = handle
         self._state_size = self._library.vivace_codec_state_size(handle)
         self._frame_size = self._library.vivace_codec_frame_size(handle)
-        weakref.finalize(self, self._library.vivace_codec_free, handle)
+        # Not at exit: another thread may still decode.
+        weakref.finalize(self, self._library.vivace_codec_free, handle).atexit = False
 
     @property
     def kernels(self) -> str:

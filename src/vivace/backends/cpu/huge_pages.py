@@ -53,8 +53,10 @@ def move_weights(model: nn.Module) -> None:
 
 
 def _allocate(num_bytes: int) -> mmap.mmap:
-    chunk = mmap.mmap(-1, num_bytes)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without huge pages
-            chunk.madvise(mmap.MADV_HUGEPAGE)
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return mmap.mmap(-1, num_bytes)
+    # Private: shared memory has huge pages only on systems that are set up for it.
+    chunk = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a kernel without huge pages
+        chunk.madvise(mmap.MADV_HUGEPAGE)
     return chunk

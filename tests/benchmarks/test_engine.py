@@ -66,8 +66,9 @@ def test_watch_benchmark_loads_random_weights_of_a_released_shape(
 
 
 def test_written_checkpoint_of_a_released_shape_can_be_loaded(
-    benchmark: ModuleType, monkeypatch: pytest.MonkeyPatch, tiny_folder: Path, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tiny_folder: Path, tmp_path: Path
 ) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
     shapes = load_script(ROOT / "benchmarks" / "shapes.py")
     tiny = tiny_folder / "custom_voice"
     config = json.loads((tiny / "config.json").read_text("utf-8"))

@@ -67,6 +67,8 @@ def _build_on_gpu(
 ) -> Backend:
     from vivace.backends.cuda_graph.backend import MAX_FRAMES, CudaGraphBackend
 
+    # Other threads may have copied the weights. cuBLAS needs a CUDA context in this thread.
+    torch.cuda.synchronize(model.device)
     return (_megakernel().MegakernelBackend if is_megakernel else CudaGraphBackend)(
         model,
         codec,

@@ -8,6 +8,8 @@ summed in float32.
 A layer is one kernel, followed by one that updates its history. It reads past inputs from the
 slot's history and writes the activated input of the next layer. Consecutive linear layers are
 merged when the weights are packed.
+
+Residual units of many rows in `half` run on codec_wgmma.cu on Hopper GPUs, with equal results.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from vivace.backends.cpu.binding import instructions
 from vivace.backends.cpu.build import find_refusal, load_library
 from vivace.backends.cpu.codec import NativeCodecDecoder
 from vivace.backends.cpu.native_model import NativeModel, NativeSlot, find_unfit, slot_spec
+from vivace.backends.cpu.page_out import page_out
 from vivace.backends.host import HostBackend, HostSlot
 from vivace.backends.slots import frame_limit
 from vivace.errors import BackendUnavailableError
@@ -50,6 +51,7 @@ class CpuBackend(HostBackend[CpuSlot]):
         max_streams: int | None = None,
         num_threads: int | None = None,
         instruction_set: str = "",
+        has_half_cache: bool | None = None,
     ) -> None:
         super().__init__(model, codec)
         # Integer products of eight rows take two to three times as long as those of one row.
@@ -58,7 +60,7 @@ class CpuBackend(HostBackend[CpuSlot]):
         self._num_threads = num_threads or torch.get_num_threads()
         self._instructions = instructions(instruction_set)
         with torch.inference_mode():
-            self._native = NativeModel(model, self._num_threads, instruction_set)
+            self._native = NativeModel(model, self._num_threads, instruction_set, has_half_cache)
             self._decoder = self._pack_codec()
 
     @torch.inference_mode()
@@ -99,10 +101,12 @@ class CpuBackend(HostBackend[CpuSlot]):
     def _pack_codec(self) -> NativeCodecDecoder | None:
         """The decoder in C++, or None where PyTorch must decode."""
         try:
-            return NativeCodecDecoder(self.codec.decoder, load_library(), self._num_threads)
+            decoder = NativeCodecDecoder(self.codec.decoder, load_library(), self._num_threads)
         except BackendUnavailableError as error:
             log.warning("PyTorch decodes the audio: %s", error)
             return None
+        page_out(self.codec)
+        return decoder
 
     def step(self, slots: Sequence[Slot], num_frames: int) -> Frames:
         states = [self._slots[slot] for slot in slots]

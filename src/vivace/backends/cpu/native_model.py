@@ -28,7 +28,6 @@ from vivace.backends.cpu.binding import (
     library,
     pointer,
 )
-from vivace.backends.cpu.huge_pages import move_weights
 from vivace.backends.frame_maker import bans
 from vivace.errors import BackendError, BackendUnavailableError
 from vivace.model import ops
@@ -76,11 +75,18 @@ class NativeSlot:
 class NativeModel:
     """Runs frames of many slots on `num_threads` threads."""
 
-    def __init__(self, model: Qwen3TTS, num_threads: int, instructions: str = "") -> None:
+    def __init__(
+        self,
+        model: Qwen3TTS,
+        num_threads: int,
+        instructions: str = "",
+        has_half_cache: bool | None = None,  # None: unless the weights are float32
+    ) -> None:
         self.config = model.config.talker_config
         self._kept: list[Any] = []  # tensors and structures that the library reads
-        move_weights(model)
         spec = self._model_spec(model)
+        is_full = model.talker.codec_head.weight.dtype == torch.float32
+        spec.has_half_cache = int(not is_full if has_half_cache is None else has_half_cache)
         handle = c_void_p()
         args = (byref(spec), instructions.encode(), num_threads, byref(handle))
         try:
@@ -146,7 +152,6 @@ class NativeModel:
             banned=self._keep(late),
             early_banned=self._keep(early),
             pad_vector=self._keep(talker.text_vectors(pad)[0].float()),
-            has_half_cache=int(talker.codec_head.weight.dtype != torch.float32),
         )
         self._kept += [model, heads, tables, projection, spec]
         return spec

@@ -1,0 +1,81 @@
+"""Models with int8 and int4 weights in the `cpu` backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from tests.support.slots import NUM_FRAMES, PlainBackend, make_prompt, params
+from tests.support.tiny import Tiny
+from vivace import TTS
+from vivace.backends import build_backend
+from vivace.backends.cpu.backend import CpuBackend
+from vivace.backends.eager import EagerBackend
+from vivace.model.config import IntWeights
+from vivace.model.quantized import multiply
+from vivace.model.quantized_layers import quantized_layers
+from vivace.model.talker import Qwen3TTS
+
+TEXTS = ("Hay.", "More hay than anyone can use.", "1, 2, 3!")
+
+
+@pytest.fixture(scope="module")
+def part(tiny: Callable[[str], Tiny]) -> Tiny:
+    part = tiny("custom_voice_projected")
+    part.cpu_backend()  # or skip
+    return part
+
+
+@pytest.fixture(scope="module", params=get_args(IntWeights))
+def model(part: Tiny, request: pytest.FixtureRequest) -> Qwen3TTS:
+    return part.checkpoint.load_model(torch.device("cpu"), torch.float32, request.param)
+
+
+def speak(backend: PlainBackend, part: Tiny, seed: int) -> NDArray[np.int64]:
+    slot = backend.admit(make_prompt(part, TEXTS[seed]), params(seed))
+    codes = backend.step([slot], NUM_FRAMES).of(0)
+    backend.release(slot)
+    return codes
+
+
+def test_auto_selects_the_backend(part: Tiny, model: Qwen3TTS) -> None:
+    backend = build_backend("auto", model, part.codec)
+    assert backend.name == "cpu"
+    assert backend.shares_work
+
+
+def test_codes_equal_the_reference_product(part: Tiny, model: Qwen3TTS) -> None:
+    """With keys and values in float32, as the eager backend has them."""
+    native = CpuBackend(model, part.codec, num_threads=1, has_half_cache=False)
+    found = [speak(native, part, seed) for seed in range(3)]
+    eager = EagerBackend(model, part.codec)
+    for _, layer in quantized_layers(model):
+        layer.use(partial(multiply, linear=layer.linear), max_rows=None)
+    wanted = [speak(eager, part, seed) for seed in range(3)]
+    assert all(map(np.array_equal, found, wanted))
+
+
+def test_codes_do_not_depend_on_batch_or_threads(part: Tiny, model: Qwen3TTS) -> None:
+    alone = [speak(CpuBackend(model, part.codec, num_threads=1), part, seed) for seed in range(3)]
+    backend = CpuBackend(model, part.codec, num_threads=2)
+    order = [0, 1, 2, 1, 0, 2, 2, 1, 0, 0]  # more than one pass
+    slots = [backend.admit(make_prompt(part, TEXTS[seed]), params(seed)) for seed in order]
+    pieces = [backend.step(slots, num_frames) for num_frames in (1, 5, NUM_FRAMES)]
+    for row, seed in enumerate(order):
+        codes = np.concatenate([frames.of(row) for frames in pieces])
+        assert np.array_equal(codes, alone[seed])
+
+
+def test_voice_speaks_with_integer_weights() -> None:
+    for weights in get_args(IntWeights):
+        with TTS.load(device="cpu", weights=weights) as tts:
+            audio = tts.speak("Hello there.", seed=3)
+            again = tts.speak("Hello there.", seed=3)
+        assert 0.4 < audio.duration_s < 3
+        assert np.array_equal(audio.codes, again.codes)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vivace.engine.engine import Engine
-from vivace.engine.follower import TextFollower, TextId
+from vivace.engine.follower import TextId, WordCheck
 from vivace.prompt import Prompt
 from vivace.text.tokenizer import TextTokenizer
 from vivace.text.written_words import find_words
@@ -21,6 +21,9 @@ WORD_START = TextId(is_word=True, begins_word=True)
 WORD_PART = TextId(is_word=True, begins_word=False)
 PUNCTUATION = TextId(is_word=False, begins_word=False)
 MAX_TRIES = 3  # utterances whose attention is computed for all heads
+
+OfferUtterance = Callable[[Prompt, int, NDArray[np.int64]], None]
+"""Called with the prompt, the number of text ids and the codes of an utterance."""
 
 
 class IdMarker:
@@ -69,7 +72,7 @@ class SpokenWords:
         """Words that were not spoken, in order."""
         return tuple(self._missing)
 
-    def add(self, text: str, follower: TextFollower | None) -> None:
+    def add(self, text: str, follower: WordCheck | None) -> None:
         """Add the words of an utterance that has ended."""
         if follower is None or not follower.is_useful:
             self._is_known = False
@@ -112,14 +115,14 @@ class HeadFinder:
 
     def offer(self, prompt: Prompt, num_ids: int, codes: NDArray[np.int64]) -> None:
         """Use an utterance that was spoken to its end, unless its text was live."""
-        is_over = self._engine.backend.watched is not None or self._num_tries >= MAX_TRIES
+        is_over = self._engine.follows_text or self._num_tries >= MAX_TRIES
         if is_over or num_ids < MIN_IDS or not prompt.is_complete or not len(codes):
             return
         self._num_tries += 1
         self._engine.post(lambda: self._read(prompt, num_ids, codes), lambda: None)
 
     def _read(self, prompt: Prompt, num_ids: int, codes: NDArray[np.int64]) -> None:
-        if self._engine.backend.watched is not None:
+        if self._engine.follows_text:
             return
         try:
             self._timer.find_head(prompt, num_ids, codes)

@@ -21,6 +21,7 @@ from typing import TypeVar
 
 from vivace.backends.base import Backend
 from vivace.device import use_threads
+from vivace.engine.client import EngineClient
 from vivace.engine.pipeline import Spent, describe
 from vivace.engine.scheduler import EngineLimits, EngineLoad
 from vivace.engine.thread import Inbox, Message, start_thread
@@ -38,7 +39,7 @@ QUEUE_CHECK_S = 1.0  # between checks for requests that waited too long
 MIN_RETRY_S = 0.1
 
 
-class Engine:
+class Engine(EngineClient):
     def __init__(
         self,
         backend: Backend,
@@ -75,7 +76,6 @@ class Engine:
         self._start()
 
     def request(self, utterance: Utterance, num_read: int, num_wanted: int) -> None:
-        """The reader has `num_read` frames and waits for `num_wanted` more; 0: it does not wait."""
         now = time.perf_counter()
         message = partial(self._worker.request, utterance, num_read, num_wanted, now)
         if num_wanted:
@@ -84,14 +84,9 @@ class Engine:
             self._inbox.post_quietly(message)
 
     def extend(self, utterance: Utterance, text_ids: Sequence[int], is_last: bool) -> None:
-        """Append live text before the next turn."""
         self._inbox.post(partial(self._worker.extend, utterance, text_ids, is_last))
 
     def cancel(self, utterance: Utterance) -> None:
-        """Free the slot after the current turn, and wake the reader.
-
-        May be called from any thread, a finalizer or a signal handler.
-        """
         if os.getpid() == self._pid and not utterance.is_over:
             utterance.is_cancelled = True
             self._inbox.post(partial(self._worker.scheduler.resume, utterance))
@@ -175,7 +170,6 @@ class Engine:
 
     @property
     def is_broken(self) -> bool:
-        """Whether every request is refused until the model is loaded again."""
         return self._worker.failure is not None
 
     @property
@@ -200,15 +194,17 @@ class Engine:
 
     @property
     def num_together(self) -> int:
-        """How many streams gain from being read concurrently."""
         return self._worker.scheduler.num_slots if self.backend.shares_work else 1
+
+    @property
+    def follows_text(self) -> bool:
+        return self.backend.watched is not None
 
     @property
     def spent(self) -> Spent:
         return self._worker.pipeline.spent
 
     def capacity(self, num_expected: int = 0) -> EngineLoad:
-        """The current load. `num_expected` accepted requests that are not yet submitted count."""
         running, queued, worker = self._running(), self._waiting(), self._worker
         wait_s = worker.waits.estimate_s(
             running,

@@ -8,9 +8,9 @@ share of attention on the text. It does not import torch, backends or threading 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 FaultKind = Literal["early_end", "skip", "loop", "stall", "tail"]
 
@@ -67,6 +67,22 @@ class Fault:
     frame: int  # the first wrong frame
     ids: range  # the text ids that are skipped, repeated or stalled
     num_seen: int  # frames before the one in which the fault was found
+
+
+class WordCheck(Protocol):
+    """The result of following an utterance through its text."""
+
+    @property
+    def is_useful(self) -> bool: ...
+
+    @property
+    def lost(self) -> set[int]: ...
+
+    @property
+    def doubtful(self) -> set[int]: ...
+
+    @property
+    def unreached(self) -> Collection[int]: ...
 
 
 class TextFollower:

@@ -18,11 +18,13 @@ from vivace.backends.base import Backend
 from vivace.checkpoint import Checkpoint
 from vivace.device import can_fork, pick_dtype, pick_threads, use_threads
 from vivace.engine.chunks import chunk_sizes
-from vivace.engine.completeness import HeadFinder, IdMarker
+from vivace.engine.client import EngineClient
+from vivace.engine.completeness import HeadFinder, IdMarker, OfferUtterance
 from vivace.engine.engine import Engine
 from vivace.engine.opening import StreamSettings
 from vivace.engine.scheduler import EngineLimits
 from vivace.engine.stream import Stream, Wake
+from vivace.engine.timings import LocalPass, OpenPass
 from vivace.errors import ClosedError
 from vivace.model.codec import Codec
 from vivace.model.fp8 import Weights
@@ -45,16 +47,22 @@ class Parts(NamedTuple):
     engine: Engine
 
 
+class Attention(NamedTuple):
+    timer: Timer
+    finder: HeadFinder
+
+
 class LoadedCheckpoint:
     """Opens streams for requests whose voice and lexicons are looked up."""
 
-    def __init__(self, checkpoint: Checkpoint, tokenizer: TextTokenizer, parts: Parts) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, tokenizer: TextTokenizer, parts: Parts | None
+    ) -> None:
         self.checkpoint = checkpoint
         self.writer = PromptWriter(checkpoint.config, tokenizer)
         self.open_parts: Parts | None = parts  # None: closed
-        self._marker = IdMarker(tokenizer)
-        self._timer: Timer | None = None  # created for the first stream
-        self._finder: HeadFinder | None = None
+        self.marker = IdMarker(tokenizer)
+        self._attention: Attention | None = None  # created for the first stream
 
     @cached_property
     def sandbox(self) -> Sandbox:
@@ -69,15 +77,30 @@ class LoadedCheckpoint:
         self.open_parts.engine.check_process()
         return self.open_parts
 
+    @property
+    def client(self) -> EngineClient:
+        """The engine that streams use. Raises ClosedError after `close`."""
+        return self.parts.engine
+
+    @property
+    def attention(self) -> Attention:
+        """Reads words from the attention of the loaded model."""
+        model, _, engine = self.parts
+        if self._attention is None:
+            timer = Timer(model, on_head=engine.watch)
+            self._attention = Attention(timer, HeadFinder(engine, timer))
+        return self._attention
+
+    def _attention_calls(self) -> tuple[OpenPass, OfferUtterance]:
+        """For word timings, and for the search of the attention head. Usable after `close`."""
+        timer, finder = self.attention
+        return partial(LocalPass, self.parts.engine, timer), finder.offer
+
     def open(
         self, request: Request, *, chunk_frames: ChunkFrames = RAMP, wake: Wake | None = None
     ) -> Stream:
         """Open a stream. With `wake`, the caller reads it in steps."""
-        model, _, engine = self.parts
-        if self._timer is None:
-            self._timer = Timer(model, on_head=engine.watch)
-            self._finder = HeadFinder(engine, self._timer)
-        options = request.options
+        engine, options = self.client, request.options
         settings = StreamSettings(
             sampling=self._settle_sampling(options.sampling),
             sizes=chunk_sizes(chunk_frames),
@@ -85,6 +108,7 @@ class LoadedCheckpoint:
             is_guarded=options.guard,
             is_limited="max_frames" in options.sampling,
         )
+        open_pass, offer = self._attention_calls()
         checks_words = options.guard and not request.verbatim
         return Stream(
             engine,
@@ -93,16 +117,16 @@ class LoadedCheckpoint:
             request,
             settings,
             wake=wake,
-            timer=self._timer if options.timings else None,
-            marker=self._marker if checks_words else None,
-            finder=self._finder if checks_words else None,
+            open_pass=open_pass if options.timings else None,
+            marker=self.marker if checks_words else None,
+            offer=offer if checks_words else None,
         )
 
     def close(self) -> None:
         """Free the weights."""
         if self.open_parts is not None:
             self.open_parts.engine.close()
-        self.open_parts = self._timer = self._finder = None
+        self.open_parts = self._attention = None
 
     def _settle_sampling(self, changes: dict[str, Any]) -> SamplingParams:
         """The checkpoint's sampling with the request's changes, and a seed."""

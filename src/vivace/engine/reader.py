@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from vivace.engine.engine import Engine
+from vivace.engine.client import EngineClient
 from vivace.engine.frame_block import NO_FRAMES, FrameBlock, join_blocks, take_first
 from vivace.engine.utterance import Utterance
 
@@ -17,7 +17,7 @@ from vivace.engine.utterance import Utterance
 class UtteranceReader:
     """Written by the reader's thread only. `cancel` may be called from anywhere."""
 
-    def __init__(self, engine: Engine, utterance: Utterance) -> None:
+    def __init__(self, engine: EngineClient, utterance: Utterance) -> None:
         self._engine, self.utterance = engine, utterance
         self.num_read = 0  # frames
         self._num_wanted = 0  # frames of the last request

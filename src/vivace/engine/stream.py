@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from vivace.audio.clip import Audio, AudioChunk
 from vivace.engine.assemble import Assembler, Steps, join_empty
-from vivace.engine.completeness import HeadFinder, IdMarker, SpokenWords
-from vivace.engine.engine import Engine
+from vivace.engine.client import EngineClient
+from vivace.engine.completeness import IdMarker, OfferUtterance, SpokenWords
 from vivace.engine.frame_block import FrameBlock
 from vivace.engine.opening import StreamSettings, UtteranceFactory
 from vivace.engine.reader import UtteranceReader
 from vivace.engine.steps import Wait, drop_leak, read_blocks
-from vivace.engine.timings import StreamTimings, UtteranceTimings
+from vivace.engine.timings import OpenPass, StreamTimings, UtteranceTimings
 from vivace.engine.turn_report import TurnHook
 from vivace.errors import EngineError, RequestError, StreamClosedError
 from vivace.model.config import CodecConfig
@@ -29,7 +29,6 @@ from vivace.script.request import Request
 from vivace.script.script import Line, Script
 from vivace.speech import FinishReason, Usage
 from vivace.text.pauses import Pause
-from vivace.timing.timer import Timer
 
 Wake = Callable[[], None]
 
@@ -43,22 +42,22 @@ class Stream(Iterator[AudioChunk]):
 
     def __init__(
         self,
-        engine: Engine,
+        engine: EngineClient,
         writer: PromptWriter,
         config: CodecConfig,
         request: Request,
         settings: StreamSettings,
         *,
         wake: Wake | None = None,  # None: the stream is read as an iterator
-        timer: Timer | None = None,  # None: without word timings
+        open_pass: OpenPass | None = None,  # None: without word timings
         marker: IdMarker | None = None,  # None: the words are not checked
-        finder: HeadFinder | None = None,  # searches the attention head for that check
+        offer: OfferUtterance | None = None,  # to the search for that check's attention head
     ) -> None:
         if wake is None and isinstance(request.text, AsyncIterator):
             raise RequestError("text is an async iterator; use astream, or give an iterator")
         writer.check(request)
         self._engine, self._writer, self._request = engine, writer, request
-        self._timings = StreamTimings(engine, timer, writer.tokenizer) if timer else None
+        self._timings = StreamTimings(open_pass, writer.tokenizer) if open_pass else None
         # A reader feeds a live text to it after a step returned `Wait.TEXT`.
         self.script = Script(writer, request, self._timings.words if self._timings else None)
         self._wakeups: SimpleQueue[None] = SimpleQueue()
@@ -70,7 +69,7 @@ class Stream(Iterator[AudioChunk]):
             trim=request.options.trim,
             trim_start=request.options.trim_start,
             speed=settings.speed,
-            has_words=timer is not None,
+            has_words=open_pass is not None,
             silence_rms=writer.silence_rms,
         )
         is_limited, max_frames = settings.is_limited, settings.sampling.max_frames
@@ -80,11 +79,10 @@ class Stream(Iterator[AudioChunk]):
         self._is_reading, self._is_stepping = Lock(), Lock()
         self._reader: UtteranceReader | None = None  # of the current utterance
         self._num_frames = self._num_text_ids = self._num_retries = self._num_skipped = 0
-        has_head = engine.backend.watched is not None
         self._factory = UtteranceFactory(
-            writer, request, settings, self._wake, marker if has_head else None
+            writer, request, settings, self._wake, marker if engine.follows_text else None
         )
-        self._spoken_words, self._finder = SpokenWords(writer.tokenizer), finder
+        self._spoken_words, self._offer = SpokenWords(writer.tokenizer), offer
         self._is_cancelled = self._is_closed = False
         self._is_cut = False  # by a limit, before the end of the text
         self._reason: FinishReason = "stop"
@@ -313,9 +311,9 @@ class Stream(Iterator[AudioChunk]):
         finally:
             reader.cancel()
             self._count(reader)
-        if self._finder is not None and utterance.finish_reason == "stop" and codes:
+        if self._offer is not None and utterance.finish_reason == "stop" and codes:
             whole = np.concatenate(codes)
-            self._finder.offer(utterance.prompt, utterance.num_text_ids, whole)
+            self._offer(utterance.prompt, utterance.num_text_ids, whole)
         is_live = not isinstance(self._request.text, str)
         if not self._writer.continues or is_live or utterance.finish_reason != "stop":
             return None
@@ -355,7 +353,7 @@ class Stream(Iterator[AudioChunk]):
     def _as_chunk(self, block: FrameBlock, reader: UtteranceReader, line: Line) -> AudioChunk:
         utterance, is_last = reader.utterance, False
         if block.finish_reason is not None:
-            self._spoken_words.add(line.text, utterance.follower)
+            self._spoken_words.add(line.text, utterance.checked or utterance.follower)
             is_last = line.is_complete and self.script.is_over
             self._is_cut = not is_last and reader.num_read == self._num_frames_left
             if self._reason == "stop":  # the first other reason is the text's

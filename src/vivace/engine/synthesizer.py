@@ -111,7 +111,7 @@ class Synthesizer:
 
     @property
     def num_together(self) -> int:
-        return self._loaded.parts.engine.num_together
+        return self._loaded.client.num_together
 
     @property
     def batch_chunks(self) -> ChunkFrames:

@@ -7,7 +7,9 @@ for frames, except for the first block of an utterance, so that first audio is n
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +17,7 @@ from numpy.typing import NDArray
 from vivace.engine.engine import Engine
 from vivace.engine.frame_block import NO_FRAMES, FrameBlock, join_blocks
 from vivace.engine.utterance import Utterance
+from vivace.prompt import Prompt
 from vivace.script.script import Line
 from vivace.speech import Word
 from vivace.text.tokenizer import TextTokenizer
@@ -25,18 +28,109 @@ from vivace.timing.words import IdSpan, Samples, WordSpan, WordTimer, find_spans
 
 log = logging.getLogger(__name__)
 
+Found = Sequence[WordSpan] | None
+"""Words that have ended. None: the checkpoint's attention gives no timings."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TimedFrames:
+    """The input of one pass: new frames, and the text that was known when they were read."""
+
+    codes: NDArray[np.int64]  # [frames, codebooks]
+    samples: Samples
+    spans: Sequence[IdSpan]  # of all words so far
+    num_ids: int
+    new_ids: Sequence[int]  # of a live text, appended since the last pass
+    is_text_complete: bool  # the end of a live text is among `new_ids`
+    is_last: bool
+
+
+class AttentionPass(ABC):
+    """Reads the words of one utterance from the attention of the model."""
+
+    @abstractmethod
+    def read(
+        self, frames: TimedFrames, done: Callable[[Found], None], wake: Callable[[], None]
+    ) -> None:
+        """Start a pass. Calls `done`, then `wake`, from another thread."""
+
+
+OpenPass = Callable[[Prompt], AttentionPass]
+
+
+class LocalPass(AttentionPass):
+    """A pass on the thread of an engine in this process."""
+
+    def __init__(self, engine: Engine, timer: Timer, prompt: Prompt) -> None:
+        self._engine = engine
+        self._words = UtteranceWords(timer, prompt)
+
+    def read(
+        self, frames: TimedFrames, done: Callable[[Found], None], wake: Callable[[], None]
+    ) -> None:
+        self._engine.post(lambda: done(self._words.read(frames)), wake)
+
+
+class UtteranceWords:
+    """The words of one utterance. Until a head is selected, they come at the end.
+
+    The engine's thread calls `read`.
+    """
+
+    def __init__(self, timer: Timer, prompt: Prompt) -> None:
+        self._timer, self._heads = timer, timer.heads
+        self._attention = TextAttention(timer.model, prompt, self._heads)
+        self._words = WordTimer()
+        self._kept: list[tuple[NDArray[np.float32], Samples]] = []  # until a head is selected
+        self._has_words = True  # False: a pass failed, or no head follows the text
+
+    def read(self, frames: TimedFrames) -> Found:
+        try:
+            if frames.new_ids or frames.is_text_complete:
+                self._attention.extend(frames.new_ids, is_last=frames.is_text_complete)
+            self._words.spans = [span for span in frames.spans if span.end <= frames.num_ids]
+            found = self._time(frames)
+            return found if self._has_words else None
+        except Exception:
+            self._has_words = False
+            log.warning("the word timings of an utterance failed", exc_info=True)
+            return None
+
+    def _time(self, frames: TimedFrames) -> list[WordSpan]:
+        words = list[WordSpan]()
+        if len(frames.codes):
+            weights = self._attention.read(frames.codes, frames.num_ids)
+            if len(self._heads) == 1:
+                words = self._words.feed(weights[0], frames.samples)
+            else:
+                self._kept.append((weights, frames.samples))
+        if frames.is_last and self._kept:
+            words += self._select_head(frames.num_ids)
+        return words + (self._words.finish() if frames.is_last else [])
+
+    def _select_head(self, num_ids: int) -> list[WordSpan]:
+        kept, self._kept = self._kept, []
+        whole = np.concatenate([_widen(weights, num_ids) for weights, _ in kept], axis=1)
+        best = self._timer.choose(self._heads, whole)
+        if best is None:
+            self._has_words, self._words.spans = False, ()
+            return []
+        return self._words.feed(whole[best], np.concatenate([samples for _, samples in kept]))
+
+
+def _widen(weights: NDArray[np.float32], num_ids: int) -> NDArray[np.float32]:
+    return np.pad(weights, ((0, 0), (0, 0), (0, num_ids - weights.shape[2])))
+
 
 class StreamTimings:
     """The word timings of one text, which may be several utterances."""
 
-    def __init__(self, engine: Engine, timer: Timer, tokenizer: TextTokenizer) -> None:
-        self.engine, self.timer, self.tokenizer = engine, timer, tokenizer
+    def __init__(self, open_pass: OpenPass, tokenizer: TextTokenizer) -> None:
+        self.open_pass, self.tokenizer = open_pass, tokenizer
         self.words = WrittenWords()  # of the caller's text
         self._last = -1  # the number of the last word returned
 
-    def place(
-        self, found: Sequence[WordSpan] | None, second_of: Callable[[float], float]
-    ) -> tuple[Word, ...] | None:
+    def place(self, found: Found, second_of: Callable[[float], float]) -> tuple[Word, ...] | None:
         """Words of the caller's text. `second_of` is the time of a frame of the utterance."""
         if found is None:
             return None
@@ -58,26 +152,26 @@ class StreamTimings:
 
 
 class UtteranceTimings:
-    """The words of one utterance. Until a head is selected, they come at the end."""
+    """The reader's half of the timings of one utterance: text, held frames and finished words."""
 
     def __init__(self, stream: StreamTimings, utterance: Utterance, line: Line) -> None:
         self._stream, self._utterance, self._line = stream, utterance, line
-        self._heads = stream.timer.heads
-        self._attention = TextAttention(stream.timer.model, utterance.prompt, self._heads)
-        self._words = WordTimer()
-        self._kept: list[tuple[NDArray[np.float32], Samples]] = []  # until a head is selected
+        self._pass = stream.open_pass(utterance.prompt)
         self._num_ids = utterance.num_text_ids
+        self._new_ids: list[int] = []
+        self._is_text_complete = False
         self._num_chars = 0  # of the line, read so far
         self._spans: list[IdSpan] = []
         self._held = [NO_FRAMES]
         self._found: list[WordSpan] = []
         self._has_begun = False
-        self._has_words = True  # False: a pass failed, or no head follows the text
+        self._has_words = True
         self.is_ready = True
 
     def extend(self, text_ids: Sequence[int], *, is_last: bool) -> None:
         """Append ids of a live text."""
-        self._attention.extend(text_ids, is_last=is_last)
+        self._new_ids += text_ids
+        self._is_text_complete |= is_last
         self._num_ids += len(text_ids)
 
     def follow(self, block: FrameBlock) -> None:
@@ -89,13 +183,26 @@ class UtteranceTimings:
             return
         held, self._held, self._has_begun = join_blocks(self._held[1:]), [NO_FRAMES], True
         self._read_line()
+        new_ids, self._new_ids = self._new_ids, []
+        is_complete, self._is_text_complete = self._is_text_complete, False
+        frames = TimedFrames(
+            held.codes, held.samples, self._spans, self._num_ids, new_ids, is_complete, is_last
+        )
         self.is_ready = False
-        self._stream.engine.post(lambda: self._read(held, is_last), self._utterance.wake)
+        self._pass.read(frames, self._finish, self._utterance.wake)
 
-    def take(self) -> list[WordSpan] | None:
+    def take(self) -> Found:
         """Return the finished words; None if the checkpoint's attention gives no timings."""
         found, self._found = self._found, []
         return found if self._has_words else None
+
+    def _finish(self, found: Found) -> None:
+        """Called from another thread, while the reader waits for `is_ready`."""
+        if found is None:
+            self._has_words = False
+        else:
+            self._found += found
+        self.is_ready = True
 
     def _read_line(self) -> None:
         text = self._line.text
@@ -103,38 +210,3 @@ class UtteranceTimings:
             self._num_chars = len(text)
             ids = self._stream.tokenizer.spans(text)
             self._spans = find_spans(text, self._stream.words.numbers(text), ids)
-
-    def _read(self, block: FrameBlock, is_last: bool) -> None:
-        """Runs on the engine's thread."""
-        try:
-            self._words.spans = [span for span in self._spans if span.end <= self._num_ids]
-            self._found += self._time(block, is_last)
-        except Exception:
-            self._has_words = False
-            log.warning("the word timings of an utterance failed", exc_info=True)
-        self.is_ready = True
-
-    def _time(self, block: FrameBlock, is_last: bool) -> list[WordSpan]:
-        words = list[WordSpan]()
-        if len(block.codes):
-            weights = self._attention.read(block.codes, self._num_ids)
-            if len(self._heads) == 1:
-                words = self._words.feed(weights[0], block.samples)
-            else:
-                self._kept.append((weights, block.samples))
-        if is_last and self._kept:
-            words += self._select_head()
-        return words + (self._words.finish() if is_last else [])
-
-    def _select_head(self) -> list[WordSpan]:
-        kept, self._kept = self._kept, []
-        whole = np.concatenate([_widen(weights, self._num_ids) for weights, _ in kept], axis=1)
-        best = self._stream.timer.choose(self._heads, whole)
-        if best is None:
-            self._has_words, self._words.spans = False, ()
-            return []
-        return self._words.feed(whole[best], np.concatenate([samples for _, samples in kept]))
-
-
-def _widen(weights: NDArray[np.float32], num_ids: int) -> NDArray[np.float32]:
-    return np.pad(weights, ((0, 0), (0, 0), (0, num_ids - weights.shape[2])))

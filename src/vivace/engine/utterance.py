@@ -15,7 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vivace.backends.base import Admission, Loudness, Places, Samples, Slot, SlotStatus
-from vivace.engine.follower import Fault, TextFollower, TextId, num_needed, num_settled
+from vivace.engine.follower import (
+    Fault,
+    TextFollower,
+    TextId,
+    WordCheck,
+    num_needed,
+    num_settled,
+)
 from vivace.engine.frame_block import FrameBlock
 from vivace.engine.guard import SILENCE, StallDetector, frame_budget
 from vivace.engine.turn_report import TurnHook
@@ -89,6 +96,7 @@ class Utterance:
     admit_ms: float = 0.0
     is_over_budget: bool = False
     num_retries: int = 0  # of parts that were spoken wrongly
+    checked: WordCheck | None = None  # by the follower of an engine in another process
     # The reader's last request
     num_wanted: int = 0  # frames; 0 if it was answered
     num_read: int = 0
@@ -167,6 +175,11 @@ class Utterance:
         """Whether the reader waits for nothing and no frame is in flight."""
         is_idle = not self.num_wanted and self.num_made == self.num_rendered
         return is_idle and self.slot is not None and not self.is_over
+
+    def mirror(self, *, needs_text: bool, is_over: bool) -> None:
+        """Take the state of the utterance in the engine's process, after its other fields."""
+        self._state = State.NEEDS_TEXT if needs_text else State.RUNNING
+        self._has_ended = is_over
 
     # -- the reader's messages ---------------------------------------------------------------
 

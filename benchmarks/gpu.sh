@@ -8,6 +8,7 @@
 #   streams    64 and 256 streams
 #   live       64 and 256 streams, and 1,000 (0.6B) or 700 (1.7B) streams that are played in real time
 #   load       requests at random times
+#   served     vivace serve --workers over HTTP: 64 streams at one instant, and live streams
 #   parts      talker, predictor and codec alone
 #   backends   every backend that can run, 0.6B
 #   roofline   every kernel against the memory bandwidth
@@ -88,6 +89,12 @@ run_stage() {
       for size in 0.6B 1.7B; do
         engine 170 "engine-$size-half" "$size-CustomVoice" --streams 1,8,32,64,256 --rates 5,10,20,40 --seconds 15 \
           --repeats 3 --rounds "$rounds"
+      done
+      ;;
+    served)
+      for size in 0.6B 1.7B; do
+        figures 120 "served-$size" "streams:|live:" benchmarks/serve.py "$size-CustomVoice" --workers 4 --streams 64 \
+          --frames 100 --repeats 2 --rounds 3 --live $([ $size = 0.6B ] && echo 600 || echo 500) --seconds 8
       done
       ;;
     parts)

@@ -2,11 +2,13 @@
 
     PYTHONPATH=src python benchmarks/serve.py --streams 1 8 64 --json benchmarks/results/serve.json
     PYTHONPATH=src python benchmarks/serve.py 1.7B-CustomVoice --frames 100 --streams 1 64
+    PYTHONPATH=src python benchmarks/serve.py 0.6B-CustomVoice --workers 4 --streams 64 --live 600
 
 The model is the embedded voice (default), a checkpoint, or a released model's name, which selects
 random weights of its shape (`:half` after it: codec in half precision). Every stream speaks one
 utterance of at most `--frames` frames. The engine is measured with `tts.astream` in this process,
-the server with as many connections from another process over loopback.
+the server with as many connections from another process over loopback. `--workers N` measures
+`vivace serve --workers N` in processes of its own instead (`served.py`).
 
 All streams start at the same time. `--rounds N` adds the figure `steady`: each client speaks N
 utterances in sequence, of 0.5 to 1.5 times the frames; the wait for the first one is not counted.
@@ -25,7 +27,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -51,6 +53,11 @@ def main() -> None:
         print(json.dumps(asdict(run)))
         return
     arguments = parse_arguments()
+    if arguments.workers is not None:
+        from served import measure
+
+        measure(arguments)
+        return
     tts = load(arguments)
     options = {"max_frames": arguments.frames, "seed": 7, "guard": False}
     results = []
@@ -75,11 +82,15 @@ def main() -> None:
                 asked = ask_from_outside(url, *size, body)
                 results[-1]["steady"] = compare(num_streams, [alone], [asked], [])
             print_row(results[-1])
+    deliver(arguments, {"results": results})
+
+
+def deliver(arguments: argparse.Namespace, figures: dict[str, Any]) -> None:
     if arguments.json:
         from vivace.cli.bench.machine import machine
 
         report = {"benchmark": "serve", "machine": machine(), "model": arguments.model}
-        report |= {"frames": arguments.frames, "results": results}
+        report |= {"frames": arguments.frames, **figures}
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         arguments.json.write_text(json.dumps(report, indent=1) + "\n")
 
@@ -91,6 +102,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--frames", type=int, default=50, help="frames of an utterance, 80 ms each")
     parser.add_argument("--repeats", type=int, default=3, help="measured rounds after a warm-up")
     parser.add_argument("--rounds", type=int, default=0, help="utterances per client for `steady`")
+    parser.add_argument("--workers", type=int, help="measure `vivace serve` with so many workers")
+    parser.add_argument("--live", type=int, default=0, help="paced clients; needs --workers")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of live playback")
+    parser.add_argument("--clients", type=int, default=4, help="client processes; with --workers")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--backend", default="auto")
@@ -233,9 +248,16 @@ async def ask_all(url: str, num_streams: int, num_rounds: int, body: dict[str, A
 
 
 async def ask_http(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, body: bytes
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    host: str,
+    body: bytes,
+    receive: Callable[[int], Awaitable[None]] | None = None,
 ) -> tuple[float, int]:
-    """Milliseconds to the first byte of audio, and the number of bytes."""
+    """Milliseconds to the first byte of audio, and the number of bytes.
+
+    `receive` is called with the number of bytes of each chunk.
+    """
     head = (
         f"POST /v1/audio/speech HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n"
         f"content-length: {len(body)}\r\n\r\n"
@@ -249,6 +271,8 @@ async def ask_http(
         await reader.readexactly(num_bytes + 2)
         first_ms = first_ms or 1000 * (time.perf_counter() - began)
         total += num_bytes
+        if receive is not None:
+            await receive(num_bytes)
     await reader.readline()  # the end of the last chunk
     return first_ms, total
 
@@ -278,6 +302,7 @@ def compare(
     engine, http = summarise(direct), summarise(served)
     kept = http["audio_s_per_s"] / engine["audio_s_per_s"]
     found = {"streams": num_streams, "engine": engine, "http": http, "kept": round(kept, 3)}
+    found["added_first_ms"] = round(http["first_ms_p50"] - engine["first_ms_p50"], 2)
     return {**found, "wyoming": summarise(wyoming)} if wyoming else found
 
 

@@ -245,6 +245,20 @@ def test_serve_command(run: Run, tmp_path: Path) -> None:
     assert "steady" in result
 
 
+@pytest.mark.ci
+@pytest.mark.skipif(sys.platform != "linux", reason="several workers need Linux")
+def test_serve_command_with_workers(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "served.json"
+    run("serve.py", "--workers", "2", "--clients", "2", "--streams", "2", "--frames", "4",
+        "--repeats", "1", "--rounds", "2", "--live", "2", "--seconds", "1", "--device", "cpu",
+        "--json", path)  # fmt: skip
+    report = read(path)
+    [result] = report["results"]
+    assert result["steady"]["streams"] == result["streams"] == 2
+    assert report["live"]["utterances"] >= 2
+    assert report["workers"] == 2
+
+
 def test_floor_command(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     run("floor.py", FOLDER / "results")
     lines = capsys.readouterr().out.splitlines()

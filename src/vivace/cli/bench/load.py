@@ -34,6 +34,34 @@ class ClientResult:
     num_early: int = 0  # of them in the first `SETTLING_S` of playback
 
 
+@dataclass(slots=True)
+class Playback:
+    """A client that plays audio in real time while it arrives. Times are of `perf_counter`."""
+
+    began: float  # when the request was made
+    started: float = 0.0  # when the first audio arrived
+    played_until: float = 0.0
+    audio_s: float = 0.0
+    num_underruns: int = 0
+    num_early: int = 0
+
+    def receive(self, seconds: float, now: float) -> None:
+        """Count a chunk of audio, and an underrun if all earlier audio has been played."""
+        if not self.started:
+            self.started = self.played_until = now
+        elif seconds and now > self.played_until:
+            self.num_underruns += 1
+            self.num_early += now - self.started < SETTLING_S
+            self.played_until = now
+        self.played_until += seconds
+        self.audio_s += seconds
+
+    @property
+    def result(self) -> ClientResult:
+        first_ms = 1000 * (self.started - self.began) if self.started else 0.0
+        return ClientResult(first_ms, self.audio_s, self.num_underruns, self.num_early)
+
+
 async def run_client(
     subject: Subject,
     num_frames: int,
@@ -46,23 +74,13 @@ async def run_client(
     Latency is measured from `began`, so that the delay of a busy event loop is included. A client
     reads as fast as it can, or with `buffer_s` in real time.
     """
-    began = time.perf_counter() if began is None else began
-    started = played_until = 0.0
-    first_ms, audio_s, num_underruns, num_early = 0.0, 0.0, 0, 0
+    playback = Playback(time.perf_counter() if began is None else began)
     async for chunk in subject.tts.astream(TEXT, seed=seed, **subject.length(num_frames)):
         now = time.perf_counter()
-        seconds = len(chunk.samples) / chunk.sample_rate
-        if not started:
-            first_ms, started, played_until = 1000 * (now - began), now, now
-        elif seconds and now > played_until:
-            num_underruns += 1
-            num_early += now - started < SETTLING_S
-            played_until = now
-        played_until += seconds
-        audio_s += seconds
+        playback.receive(len(chunk.samples) / chunk.sample_rate, now)
         if buffer_s is not None:
-            await asyncio.sleep(max(0.0, played_until - buffer_s - now))
-    return ClientResult(first_ms, audio_s, num_underruns, num_early)
+            await asyncio.sleep(max(0.0, playback.played_until - buffer_s - now))
+    return playback.result
 
 
 def measure_throughput(
@@ -110,6 +128,12 @@ def measure_live(subject: Subject, num_streams: int, *, seconds: float) -> dict[
         await asyncio.gather(*(run(client, until) for client in range(num_streams)))
 
     asyncio.run(run_all())
+    return summarise_live(results, num_streams, seconds)
+
+
+def summarise_live(
+    results: Sequence[ClientResult], num_streams: int, seconds: float
+) -> dict[str, Any]:
     return {
         "live_streams": num_streams,
         "seconds": seconds,

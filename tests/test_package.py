@@ -24,7 +24,7 @@ FLOORS = {
     "prompt": 3, "dialogue": 3, "options": 3, "quantize": 3,
     "backends": 4, "script": 4, "timing": 4,
     "engine": 5,
-    "tts": 6, "plan": 6,
+    "tts": 6, "plan": 6, "remote": 6,
     "compat": 7, "serve": 7, "integrations": 7, "books": 7, "finetune": 7,
     "cli": 8,
     "__main__": 9,
@@ -36,7 +36,8 @@ NEIGHBOURS = {
 }  # the lowest layer
 NARROW = {  # packages that may import less than all lower layers
     "serve": {
-        *("tts", "options", "speech", "live_text", "errors", "audio", "voices", "disk", "_version")
+        *("tts", "remote", "options", "speech", "live_text", "errors", "audio", "voices", "disk"),
+        "_version",
     },
     "integrations": {"tts", "options", "speech", "live_text", "errors", "audio", "_version"},
     "books": {"tts", "options", "speech", "errors", "audio", "text", "disk", "_version"},

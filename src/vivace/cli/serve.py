@@ -19,6 +19,7 @@ from vivace.cli.server_options import HTTP_ONLY
 from vivace.cli.streams import printable
 from vivace.errors import EngineLostError, RequestError, TTSError, install_command
 from vivace.serve.logs import log_to_stderr, show_events
+from vivace.serve.processes.worker_count import count_workers
 from vivace.serve.settings import (
     ServeSettings,
     public_name,
@@ -73,6 +74,9 @@ def _serve(settings: ServeSettings, *, has_http: bool = True) -> int:
         messages.warn(words)
     hidden = set() if has_http else HTTP_ONLY
     messages.show_settings(settings, settings.describe().keys() - hidden)
+    num_workers = count_workers(settings) if has_http else 1
+    if num_workers > 1:
+        return _supervise(settings, num_workers, messages)
     if all(spec.source is None for spec in settings.models) and settings.device in ("auto", "cpu"):
         import_torch()
     from vivace.serve.context import ServeContext
@@ -122,6 +126,28 @@ def _run(context: ServeContext, messages: ServerMessages, *, has_http: bool) -> 
     return 0
 
 
+def _supervise(settings: ServeSettings, num_workers: int, messages: ServerMessages) -> int:
+    """Run the engine and the workers in processes of their own, until stopped."""
+    from vivace.serve.processes.supervisor import Supervisor
+
+    _allow_files(settings.max_connections * (1 + (settings.wyoming_port is not None)))
+    names = ", ".join(printable(spec.name) for spec in settings.models)
+    messages.say(f"loading {names} for {num_workers} workers")
+
+    def show_ready(url: str, wyoming_url: str | None, able: list[str]) -> None:
+        if wyoming_url is not None:
+            messages.say(f"wyoming: {wyoming_url}", url=wyoming_url)
+        _say_address(url, settings, able, messages)
+
+    async def run() -> int:
+        return await Supervisor(settings, num_workers, messages, show_ready).run()
+
+    code = asyncio.run(run())
+    if code == 0:
+        messages.say("stopped")
+    return code
+
+
 def restart(pause_s: float, crash_state: str) -> NoReturn:
     """Replace this process, which has lost its device, by a new one with the same command."""
     time.sleep(pause_s)
@@ -155,20 +181,26 @@ def _check_wyoming(settings: ServeSettings) -> None:
 
 def say_ready(url: str, context: ServeContext, messages: ServerMessages) -> None:
     """Print the URL and a curl command; without a voice, the command that creates one."""
-    settings = context.settings
+    models = context.models
+    able = [name for name in models.names if (voices := models.voices(name)) and voices.can_speak]
+    _say_address(url, context.settings, able, messages)
+
+
+def _say_address(
+    url: str, settings: ServeSettings, able: list[str], messages: ServerMessages
+) -> None:
+    """`able`: names of the models that have a voice."""
     url = url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
     messages.say(f"ready: {url}{settings.root_path}/", url=f"{url}{settings.root_path}/")
     if settings.log_format != "json":
-        messages.say(_example(url, context))
+        messages.say(_example(url, settings, able))
 
 
-def _example(url: str, context: ServeContext) -> str:
-    settings, models = context.settings, context.models
+def _example(url: str, settings: ServeSettings, able: list[str]) -> str:
     first = "%%,*" if len(settings.api_keys) > 1 else ""
     bearer = f"Authorization: Bearer ${{{settings.api_key_env}{first}}}"
     key = f' -H "{bearer}"' if settings.api_keys else ""
     curl = f"curl {'-k ' if settings.tls_cert else ''}{url}/v1/audio"
-    able = [name for name in models.names if (voices := models.voices(name)) and voices.can_speak]
     if not able:
         return f"{curl}/voices{key} -F name=me -F audio_sample=@me.wav"
     fields = json.dumps({"model": printable(able[0]), "input": "Hello.", "voice": "alloy"})

@@ -17,7 +17,16 @@ PACKAGES = (
 )
 METAVARS = {"models": "[NAME=]SOURCE", "voices": "DIR"}
 HTTP_ONLY = {  # settings that `vivace wyoming` does not offer
-    *("port", "root_path", "tls_cert", "tls_key", "api_key_env", "api_keys", "public_lists"),
+    *(
+        "port",
+        "workers",
+        "root_path",
+        "tls_cert",
+        "tls_key",
+        "api_key_env",
+        "api_keys",
+        "public_lists",
+    ),
     *("allowed_host", "allowed_origin", "lexicon", "full_timeout", "max_body_bytes"),
     *("max_audio_bytes", "max_voices", "header_timeout", "keep_alive"),
 }

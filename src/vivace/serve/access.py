@@ -23,6 +23,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from vivace.serve.errors import RefusedError
+from vivace.serve.peers import Peers
 from vivace.serve.settings import ServeSettings
 
 HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?)(:[0-9]{1,5})?")
@@ -35,8 +36,9 @@ MAX_PEERS = 10_000  # with a tracked request rate
 
 
 class Access:
-    def __init__(self, settings: ServeSettings) -> None:
+    def __init__(self, settings: ServeSettings, peers: Peers | None = None) -> None:
         self._settings = settings
+        self._spend = self._spend_here if peers is None else peers.spend
         self._digests = [_digest(key) for key in settings.api_keys]
         self._hosts = {host.lower() for host in (*settings.allowed_hosts, settings.host)}
         self._origins = {origin.lower().rstrip("/") for origin in settings.allowed_origins}
@@ -107,12 +109,7 @@ class Access:
         limit = self._settings.max_requests_per_minute
         if limit is None:
             return
-        now = time.monotonic()
-        left, since = self._rates.pop(name, (float(limit), now))
-        left = min(float(limit), left + (now - since) * limit / 60)
-        if len(self._rates) >= MAX_PEERS:
-            self._rates.pop(next(iter(self._rates)))  # least recently seen
-        self._rates[name] = (max(left - 1, min(left, 0.0)), now)
+        left = self._spend(name, limit, time.monotonic())
         if left < 1:
             raise RefusedError(
                 f"more than {limit} requests per minute; retry later",
@@ -120,6 +117,14 @@ class Access:
                 code="rate_limited",
                 retry_s=(1 - left) * 60 / limit,
             )
+
+    def _spend_here(self, name: str, limit: int, now: float) -> float:
+        left, since = self._rates.pop(name, (float(limit), now))
+        left = min(float(limit), left + (now - since) * limit / 60)
+        if len(self._rates) >= MAX_PEERS:
+            self._rates.pop(next(iter(self._rates)))  # least recently seen
+        self._rates[name] = (max(left - 1, min(left, 0.0)), now)
+        return left
 
 
 def route_path(scope: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from vivace.serve.errors import RefusedError
 from vivace.serve.metrics import Metrics
-from vivace.serve.model_registry import ModelRegistry
+from vivace.serve.models import Models
 from vivace.serve.served_model import ServedModel
 
 SPEECH_PATH = "/v1/audio/speech"
@@ -59,7 +59,7 @@ class AdmittedRequest:
 class Admission:
     """Admits or refuses requests. Event loop thread only."""
 
-    def __init__(self, models: ModelRegistry, metrics: Metrics, max_wait_s: float) -> None:
+    def __init__(self, models: Models, metrics: Metrics, max_wait_s: float) -> None:
         self._models, self._metrics, self._max_wait_s = models, metrics, max_wait_s
         self._admitted: defaultdict[str, set[AdmittedRequest]] = defaultdict(set)  # by model
 
@@ -87,7 +87,7 @@ class Admission:
 
     def _load(self, model: ServedModel) -> LoadEstimate:
         num_expected = sum(request.is_expected for request in self._admitted[model.name])
-        return model.tts.engine.capacity(num_expected)
+        return model.engine.capacity(num_expected)
 
     def _refusal(self, load: LoadEstimate) -> RefusedError:
         self._metrics.failures.labels(429, CODE).inc()

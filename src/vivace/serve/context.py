@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from vivace.serve.admission import Admission
@@ -16,7 +17,9 @@ from vivace.serve.clones import CloneCache
 from vivace.serve.gauges import CountedThreads
 from vivace.serve.metrics import Metrics
 from vivace.serve.model_registry import ModelRegistry
+from vivace.serve.models import Models
 from vivace.serve.otel import Traces
+from vivace.serve.peers import Peers
 from vivace.serve.settings import ModelSpec, ServeSettings
 from vivace.serve.streams import Streams
 from vivace.tts import TTS
@@ -25,13 +28,14 @@ from vivace.tts import TTS
 @dataclass(frozen=True, slots=True)
 class ServeContext:
     settings: ServeSettings
-    models: ModelRegistry
+    models: Models
     metrics: Metrics
     streams: Streams
     admission: Admission
     encoding_threads: CountedThreads
     clones: CloneCache  # one cache for all protocols
-    enrolment_lock: asyncio.Lock  # one enrolment at a time: enrolments share the GPU with speech
+    enrolment_lock: AbstractAsyncContextManager[None]  # one at a time: they share the GPU
+    peers: Peers | None = None  # the other workers of this server
 
     @classmethod
     def create(
@@ -43,6 +47,18 @@ class ServeContext:
         """
         metrics = Metrics()
         models = ModelRegistry(settings, metrics, load)
+        return cls.over(settings, models, metrics, asyncio.Lock())
+
+    @classmethod
+    def over(
+        cls,
+        settings: ServeSettings,
+        models: Models,
+        metrics: Metrics,
+        enrolment_lock: AbstractAsyncContextManager[None],
+        peers: Peers | None = None,
+    ) -> ServeContext:
+        """Create the context of these models."""
         traces = Traces.open() if settings.otel else None
         return cls(
             settings=settings,
@@ -52,5 +68,6 @@ class ServeContext:
             admission=Admission(models, metrics, settings.max_wait_s),
             encoding_threads=CountedThreads(os.cpu_count() or 1, "encode", metrics),
             clones=CloneCache(metrics),
-            enrolment_lock=asyncio.Lock(),
+            enrolment_lock=enrolment_lock,
+            peers=peers,
         )

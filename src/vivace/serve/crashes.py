@@ -14,7 +14,7 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from vivace.serve.errors import RefusedError
 
@@ -26,6 +26,14 @@ MAX_TRACKED = 1_024  # requests with strikes
 SUSPECT_WAIT_TIMEOUT_S = 10.0  # how long a suspected request waits for another suspected one
 
 Clock = Callable[[], float]
+
+
+class SuspectLock(Protocol):
+    """Held by the one request with a strike that runs."""
+
+    async def acquire(self) -> Any: ...
+
+    def release(self) -> None: ...
 
 
 class CrashLog:
@@ -59,7 +67,7 @@ class Quarantine:
         self._clock = clock
         self.strikes: dict[str, list[float]] = {}  # crash times by digest, oldest request first
         self._running: Counter[tuple[str, str]] = Counter()  # model, digest
-        self._suspect_lock = asyncio.Lock()
+        self._suspect_lock: SuspectLock = asyncio.Lock()
 
     def check(self, digest: str | None) -> None:
         """Raise RefusedError for a request with `MAX_STRIKES` strikes."""
@@ -78,14 +86,22 @@ class Quarantine:
             yield
             return
         has_lock = bool(self._recent(digest)) and await self._acquire_suspect_lock()
-        self._running[model, digest] += 1
+        self.begin(model, digest)
         try:
             self.check(digest)  # the same request may have crashed the engine during the wait
             yield
         finally:
-            self._running -= Counter([(model, digest)])
+            self.end(model, digest)
             if has_lock:
                 self._suspect_lock.release()
+
+    def begin(self, model: str, digest: str) -> None:
+        """Count a request that runs."""
+        self._running[model, digest] += 1
+
+    def end(self, model: str, digest: str) -> None:
+        """Count a request that runs no longer."""
+        self._running -= Counter([(model, digest)])
 
     async def _acquire_suspect_lock(self) -> bool:
         try:

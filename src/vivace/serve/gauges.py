@@ -13,7 +13,7 @@ import torch
 from vivace.serve.metrics import Metrics
 
 if TYPE_CHECKING:
-    from vivace.serve.model_registry import ModelRegistry
+    from vivace.serve.models import Models
     from vivace.serve.served_model import ServedModel
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ class CountedThreads(ThreadPoolExecutor):
             self._num_tasks += number
 
 
-def watch_models(metrics: Metrics, models: ModelRegistry) -> None:
+def watch_models(metrics: Metrics, models: Models) -> None:
     """Add the gauges of every model's queue, slots and turn, and of GPU memory."""
 
     def by_model(read: Callable[[ServedModel], float]) -> Callable[[], dict[str, float]]:
@@ -48,7 +48,7 @@ def watch_models(metrics: Metrics, models: ModelRegistry) -> None:
         return lambda: zeros | {model.name: float(read(model)) for model in models.loaded()}
 
     def capacity(name: str) -> Callable[[], dict[str, float]]:
-        return by_model(lambda model: getattr(model.tts.engine.capacity(), name))
+        return by_model(lambda model: getattr(model.engine.capacity(), name))
 
     metrics.watch("ready", "1 if every model is ready.", lambda: {"": float(models.is_ready)})
     metrics.watch("live", "1 if no model hangs.", lambda: {"": float(models.is_live)})
@@ -67,18 +67,21 @@ def watch_models(metrics: Metrics, models: ModelRegistry) -> None:
         metrics.watch(name, help_text, capacity(field_name), "model")
     age = "Age of the current turn; 0 while idle."
     metrics.watch("turn_age_seconds", age, by_model(_turn_age_s), "model")
-    metrics.watch("device_memory_bytes", "GPU memory of PyTorch.", _device_memory, "kind")
+    memory = "GPU memory of PyTorch."
+    metrics.watch("device_memory_bytes", memory, _device_memory, "kind", is_summed=True)
     count = threading.active_count
-    metrics.watch("process_threads", "Python threads.", lambda: {"": float(count())})
+    metrics.watch(
+        "process_threads", "Python threads.", lambda: {"": float(count())}, is_summed=True
+    )
 
 
 def _turn_age_s(model: ServedModel) -> float:
-    since = model.tts.engine.busy_since
+    since = model.engine.busy_since
     return 0.0 if since is None else time.perf_counter() - since
 
 
 def _device_memory() -> dict[str, float]:
-    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+    if not torch.cuda.is_initialized():  # a worker must not initialize it
         return {}
     devices = range(torch.cuda.device_count())
     return {

@@ -17,6 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from vivace.serve.errors import Failure
 from vivace.serve.half_close import HalfClose
 from vivace.serve.middleware import OVER_LIMIT
+from vivace.serve.peers import PeerConnections
 from vivace.serve.protocol import CLOSE_TIMEOUT_S, SendTimeout, error_response
 from vivace.serve.response import TRANSPORT
 from vivace.serve.settings import ServeSettings
@@ -59,8 +60,10 @@ class TimedHTTP(HalfClose, SendTimeout, H11Protocol):
         super().connection_made(transport)
         # The kernel's send buffer is large enough. With 0 asyncio's TLS would pause forever.
         transport.set_write_buffer_limits(high=1)
+        num_all = len(self.connections)
+        num_all += 0 if self.peers is None else self.peers.num_elsewhere()
         num_over = max(
-            len(self.connections) - self.settings.max_connections,
+            num_all - self.settings.max_connections,
             self._count_address() - self.settings.max_connections_per_address,
         )
         if num_over > HEALTH_CONNECTIONS:
@@ -72,8 +75,12 @@ class TimedHTTP(HalfClose, SendTimeout, H11Protocol):
         """Count this connection; return the number of connections of the peer's address."""
         if self.client is None:
             return 0
-        self.num_open[self.client[0]] += 1
-        return self.num_open[self.client[0]]
+        address = self.client[0]
+        self.num_open[address] += 1
+        if self.peers is None:
+            return self.num_open[address]
+        self.peers.add(address, 1)
+        return self.num_open[address] + self.peers.num_elsewhere(address)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timeout()
@@ -168,6 +175,9 @@ class TimedHTTP(HalfClose, SendTimeout, H11Protocol):
             self.loop.call_later(CLOSE_TIMEOUT_S, self.transport.abort)
 
 
-def http_protocol(settings: ServeSettings, num_open: Counter[str]) -> type[asyncio.Protocol]:
+def http_protocol(
+    settings: ServeSettings, num_open: Counter[str], peers: PeerConnections | None = None
+) -> type[asyncio.Protocol]:
     """Return the protocol class, bound to the settings and the shared connection counts."""
-    return type("Bound", (TimedHTTP,), {"settings": settings, "num_open": num_open})
+    bound = {"settings": settings, "num_open": num_open, "peers": peers}
+    return type("Bound", (TimedHTTP,), bound)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
@@ -45,11 +45,23 @@ class TurnMetrics(Protocol):
     def seconds(self) -> float: ...
 
 
-class Metrics:
-    """Counters and histograms are attributes. All series of `by_model` have the label `model`."""
+class SharedMetrics(Protocol):
+    """The metrics of all processes of a server."""
 
-    def __init__(self) -> None:
-        self._registry = CollectorRegistry()
+    def registry(self, gauges: Collector) -> CollectorRegistry:
+        """The sums over all processes, with the gauges of the server as this process sees them."""
+
+
+class Metrics:
+    """Counters and histograms are attributes. All series of `by_model` have the label `model`.
+
+    `shared`: of a server of several processes, whose metrics are added up at each scrape.
+    """
+
+    def __init__(self, shared: SharedMetrics | None = None) -> None:
+        self._registry, self._shared = CollectorRegistry(), shared
+        self._sums: dict[str, Gauge] = {}
+        self._to_sum: dict[str, ReadValues] = {}
         self._by_model: list[Counter | Histogram] = []
         self._gauges: dict[str, tuple[str, str, ReadValues]] = {}  # help text, label, values
         self._pools: dict[str, list[Callable[[], tuple[int, int]]]] = {}
@@ -64,10 +76,12 @@ class Metrics:
         )
         self._add_model_metrics()
         self._registry.register(_Gauges(self._gauges))
-        ProcessCollector(registry=self._registry)
+        if shared is None:
+            ProcessCollector(registry=self._registry)
         self.watch("info", "Version of the server.", lambda: {__version__: 1.0}, "version")
-        self.watch("pool_tasks", "Running and waiting tasks of a thread pool.", self._tasks, "pool")
-        self.watch("pool_workers", "Threads of a thread pool.", self._workers, "pool")
+        tasks, threads = "Running and waiting tasks of a thread pool.", "Threads of a thread pool."
+        self.watch("pool_tasks", tasks, self._tasks, "pool", is_summed=True)
+        self.watch("pool_workers", threads, self._workers, "pool", is_summed=True)
 
     def _add_model_metrics(self) -> None:
         """Create the metrics with the label `model`."""
@@ -139,10 +153,35 @@ class Metrics:
 
     # -- gauges --------------------------------------------------------------------------------
 
-    def watch(self, name: str, help_text: str, read: ReadValues, label: str = "") -> None:
+    def watch(
+        self,
+        name: str,
+        help_text: str,
+        read: ReadValues,
+        label: str = "",
+        *,
+        is_summed: bool = False,  # over all processes of the server
+    ) -> None:
         """Add a gauge whose values `read` returns at each scrape, or replace it."""
         full_name = name if name.startswith("process_") else f"vivace_{name}"
-        self._gauges[full_name] = help_text, label, read
+        if is_summed and self._shared is not None:
+            if full_name not in self._sums:
+                self._sums[full_name] = Gauge(
+                    full_name,
+                    help_text,
+                    [label] if label else [],
+                    registry=self._registry,
+                    multiprocess_mode="livesum",
+                )
+            self._to_sum[full_name] = read
+        else:
+            self._gauges[full_name] = help_text, label, read
+
+    def publish(self) -> None:
+        """Write the summed gauges for the other processes, which read them at a scrape."""
+        for name, gauge in self._sums.items():
+            for label_value, value in self._to_sum[name]().items():
+                (gauge.labels(label_value) if label_value else gauge).set(value)
 
     def watch_pool(self, name: str, read: Callable[[], tuple[int, int]]) -> None:
         """Add a pool; `read` returns its tasks and threads. Pools of one name are added up."""
@@ -158,7 +197,11 @@ class Metrics:
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
         """Return the metrics and their content type: OpenMetrics if `accept` names it, or text."""
-        collector = _WithoutCreationTimes(self._registry)
+        registry = self._registry
+        if self._shared is not None:
+            self.publish()
+            registry = self._shared.registry(_Gauges(self._gauges))
+        collector = _WithoutCreationTimes(registry)
         if OPENMETRICS_TYPE in accept:
             return openmetrics.generate_latest(collector), openmetrics.CONTENT_TYPE_LATEST
         return generate_latest(collector), CONTENT_TYPE_PLAIN_0_0_4

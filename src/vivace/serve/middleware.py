@@ -52,7 +52,7 @@ class Middleware:
         self, app: ASGIApp, context: ServeContext, *, sends_request_id: bool = True
     ) -> None:
         self._app, self._context, self._sends_request_id = app, context, sends_request_id
-        self._access = Access(context.settings)
+        self._access = Access(context.settings, context.peers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):

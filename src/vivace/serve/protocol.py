@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from vivace.serve.errors import Failure
 from vivace.serve.middleware import new_request_id
+from vivace.serve.peers import PeerConnections
 from vivace.serve.settings import ServeSettings
 
 if sys.platform != "win32":
@@ -34,6 +35,7 @@ class SendTimeout(Mixed):
 
     settings: ServeSettings
     num_open: Counter[str]  # connections of both protocols by the peer's address
+    peers: PeerConnections | None = None  # of the other workers
     client: tuple[str, int] | None
     transport: asyncio.Transport
     loop: asyncio.AbstractEventLoop
@@ -58,6 +60,8 @@ class SendTimeout(Mixed):
 
     def _uncount_address(self, address: str) -> None:
         self.num_open[address] -= 1
+        if self.peers is not None:
+            self.peers.add(address, -1)
         if not self.num_open[address]:
             del self.num_open[address]
 

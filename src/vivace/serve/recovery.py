@@ -58,7 +58,7 @@ class Recovery:
         while True:
             await asyncio.sleep(timeout_s / FULL_TICKS)
             for name, entry in self._entries.items():
-                load = None if entry.model is None else entry.model.tts.engine.capacity()
+                load = None if entry.model is None else entry.model.engine.capacity()
                 is_full = load is not None and load.refuses(self._max_wait_s)
                 entry.is_full = detectors[name].tick(is_full)
 

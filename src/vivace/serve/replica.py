@@ -28,7 +28,7 @@ TARGET_LOAD = 0.75  # share of busy slots above which Ray starts another replica
 ROUTE_UPDATE_S = 2.0  # until every proxy stops sending requests to a stopping replica
 RESPONSE_FLUSH_TIMEOUT_S = 5.0
 POLL_S = 0.25
-PROXY_SETTINGS = ("host", "port", "tls_cert", "tls_key", "wyoming_port", "zeroconf")
+PROXY_SETTINGS = ("host", "port", "workers", "tls_cert", "tls_key", "wyoming_port", "zeroconf")
 DEFAULTS: dict[str, Any] = {"max_queue": 64}  # further requests go to another replica
 ARGUMENTS = "the application's arguments"
 

@@ -7,7 +7,7 @@ import contextlib
 import gc
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,6 +17,9 @@ from vivace.serve.card import Card
 from vivace.serve.settings import ModelSpec
 from vivace.serve.voices import Voices
 from vivace.tts import TTS
+
+if TYPE_CHECKING:
+    from vivace.remote.board import EngineClient
 
 PROBE_TEXT = "Ready."
 PROBE_FRAMES = 6
@@ -30,6 +33,11 @@ class ServedModel:
     tts: TTS
     voices: Voices
     card: Card
+
+    @property
+    def engine(self) -> EngineClient:
+        """Here or in another process. Raises ClosedError if the model was unloaded."""
+        return self.tts.loaded.client
 
 
 @dataclass(slots=True, eq=False)

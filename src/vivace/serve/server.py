@@ -7,7 +7,6 @@ import contextlib
 import os
 import signal
 import socket
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -20,12 +19,12 @@ from vivace.serve.app import create_app
 from vivace.serve.context import ServeContext
 from vivace.serve.gauges import CountedThreads
 from vivace.serve.http_protocol import http_protocol
+from vivace.serve.listener import address, bind
 from vivace.serve.websocket_protocol import websocket_protocol
 
 if TYPE_CHECKING:
     from vivace.serve.wyoming.server import WyomingServer
 
-BACKLOG = 1_024
 CUT_TIMEOUT_S = 1.0  # for streams that are cut off at the end of a drain
 RESPONSE_FLUSH_TIMEOUT_S = 5.0  # for responses that are being sent after the last stream
 
@@ -42,6 +41,7 @@ class Server:
 
     def __init__(self, context: ServeContext, *, has_http: bool = True) -> None:
         self.context = context
+        self._shares_port = context.peers is not None
         self.wyoming: WyomingServer | None = None  # set while Wyoming is served
         self.wyoming_url: str | None = None
         self._has_http = has_http
@@ -53,7 +53,8 @@ class Server:
         )
         self.on_cut: Callable[[int], None] | None = None  # number of streams that are cut off
         context.models.recovery.on_lost = self._stop_after_loss
-        context.metrics.watch("connections", "Open connections.", self._connections, "kind")
+        opened = "Open connections."
+        context.metrics.watch("connections", opened, self._connections, "kind", is_summed=True)
         limit = float(context.settings.max_connections)
         context.metrics.watch("max_connections", "Limit of open connections.", lambda: {"": limit})
         if has_http:
@@ -68,11 +69,12 @@ class Server:
 
     def _build_http(self, context: ServeContext) -> None:
         settings, num_open = context.settings, Counter[str]()
+        peers = None if context.peers is None else context.peers.http
         self.app = create_app(context)
         self._config = uvicorn.Config(
             self.app,
-            http=http_protocol(settings, num_open),
-            ws=websocket_protocol(settings, num_open),
+            http=http_protocol(settings, num_open, peers),
+            ws=websocket_protocol(settings, num_open, peers),
             ws_max_size=settings.max_message_bytes,
             ws_per_message_deflate=False,  # a small frame could grow a thousandfold
             lifespan="off",
@@ -134,10 +136,12 @@ class Server:
     ) -> tuple[socket.socket | None, socket.socket | None]:
         settings, http, wyoming = self.context.settings, None, None
         if self._has_http:
-            http = stack.enter_context(bind(settings.host, settings.port))
+            shared = self._shares_port
+            http = stack.enter_context(bind(settings.host, settings.port, is_shared=shared))
         if settings.wyoming_port is not None:
             port = settings.wyoming_port
-            wyoming = stack.enter_context(bind(settings.host, port, "--wyoming-port"))
+            listener = bind(settings.host, port, "--wyoming-port", is_shared=self._shares_port)
+            wyoming = stack.enter_context(listener)
         return http, wyoming
 
     async def _open_wyoming(
@@ -203,31 +207,3 @@ class Server:
                 except NotImplementedError:  # Windows
                     signal.signal(number, lambda n, _: loop.call_soon_threadsafe(self.stop, n))
                     stack.callback(signal.signal, number, previous)
-
-
-def bind(host: str, port: int, flag: str = "--port") -> socket.socket:
-    """Return a listening socket. Raises RequestError if the address or port cannot be used."""
-    try:
-        family, kind, protocol, _, where = socket.getaddrinfo(
-            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        # asyncio disables Nagle's algorithm only on sockets with TCP's protocol number.
-        listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise RequestError(f"--host {host} is not an address of this machine: {error}") from error
-    try:
-        if sys.platform != "win32":  # on Windows, two processes could bind the same port
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(where)
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise RequestError(
-            f"cannot listen on {host}:{port}: {error.strerror}; choose another {flag} or --host"
-        ) from error
-    return listener
-
-
-def address(scheme: str, listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"

@@ -122,6 +122,12 @@ class ServeSettings(BaseModel):
         None, "also serve Wyoming (Home Assistant); usually 10200", ge=0, le=65_535
     )
     zeroconf: bool = _field(False, "announce the Wyoming port on the network")
+    workers: int | None = _field(
+        None,
+        "processes for HTTP beside the engine's; default: by cores with a GPU, or 1",
+        ge=1,
+        le=64,
+    )
     root_path: str = _field("", "path prefix that a reverse proxy removes, such as /tts")
     tls_cert: Path | None = _field(None, "certificate file for https")
     tls_key: Path | None = _field(None, "private key file for https")

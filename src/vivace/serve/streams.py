@@ -27,7 +27,7 @@ from vivace.serve.crashes import digest_of
 from vivace.serve.errors import ENGINE_FAILURES, RefusedError, describe
 from vivace.serve.logs import FIELDS
 from vivace.serve.metrics import Metrics
-from vivace.serve.model_registry import ModelRegistry
+from vivace.serve.models import Models
 from vivace.serve.otel import SpeechTrace, Traces
 from vivace.serve.served_model import ServedModel
 from vivace.speech import LiveMode, Usage
@@ -42,7 +42,7 @@ class Streams:
 
     def __init__(
         self,
-        models: ModelRegistry,
+        models: Models,
         metrics: Metrics,
         traces: Traces | None = None,
         *,
@@ -55,7 +55,7 @@ class Streams:
         self._is_idle.set()
         self.draining = asyncio.Event()  # set: the server stops when the last stream ends
         active = "Open streams, running or waiting."
-        metrics.watch("active_streams", active, lambda: {"": self._num_active})
+        metrics.watch("active_streams", active, lambda: {"": self._num_active}, is_summed=True)
         metrics.start_at_zero(models.names, ENGINE_FAILURES)
 
     @property

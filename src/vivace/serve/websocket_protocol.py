@@ -15,6 +15,7 @@ from websockets.typing import StatusLike
 
 from vivace.serve.errors import Failure
 from vivace.serve.middleware import new_request_id
+from vivace.serve.peers import PeerConnections
 from vivace.serve.protocol import CLOSE_TIMEOUT_S, SendTimeout, error_response
 from vivace.serve.settings import ServeSettings
 
@@ -97,9 +98,12 @@ class TimedWebSocket(SendTimeout, WebSocketsSansIOProtocol):
         self.close_timer = self.loop.call_later(CLOSE_TIMEOUT_S, close)
 
 
-def websocket_protocol(settings: ServeSettings, num_open: Counter[str]) -> type[asyncio.Protocol]:
+def websocket_protocol(
+    settings: ServeSettings, num_open: Counter[str], peers: PeerConnections | None = None
+) -> type[asyncio.Protocol]:
     """Return the protocol class, bound to the settings and the shared connection counts."""
-    return type("Bound", (TimedWebSocket,), {"settings": settings, "num_open": num_open})
+    bound = {"settings": settings, "num_open": num_open, "peers": peers}
+    return type("Bound", (TimedWebSocket,), bound)
 
 
 def _is_utf8(content: bytes) -> bool:

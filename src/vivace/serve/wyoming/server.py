@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 
 from wyoming.error import Error
@@ -26,7 +26,7 @@ class WyomingServer:
 
     def __init__(self, context: ServeContext) -> None:
         self._context = context
-        self._access = Access(context.settings)
+        self._access = Access(context.settings, context.peers)
         self._sessions: dict[WyomingSession, asyncio.Task[None]] = {}
         self._addresses: dict[WyomingSession, object] = {}
 
@@ -40,7 +40,9 @@ class WyomingServer:
         server = await asyncio.start_server(self._accept, sock=listener, limit=MAX_HEADER_BYTES)
         draining = asyncio.ensure_future(self._drain(server))
         try:
-            async with announced(self._context.settings, listener):
+            peers = self._context.peers
+            announces = peers is None or peers.announces
+            async with announced(self._context.settings, listener) if announces else nullcontext():
                 yield
         finally:
             draining.cancel()
@@ -66,12 +68,22 @@ class WyomingServer:
         task = asyncio.current_task()
         assert task is not None
         self._sessions[session], self._addresses[session] = task, peer and peer[0]
+        self._count(peer, 1)
         try:
             await session.run()
         finally:
+            self._count(peer, -1)
             del self._sessions[session], self._addresses[session]
+
+    def _count(self, peer: tuple[str, int] | None, number: int) -> None:
+        if self._context.peers is not None and peer:
+            self._context.peers.wyoming.add(peer[0], number)
 
     def _has_too_many(self, address: object) -> bool:
         settings, addresses = self._context.settings, list(self._addresses.values())
-        has_many = addresses.count(address) >= settings.max_connections_per_address
-        return has_many or len(self._sessions) >= settings.max_connections
+        num_all, num_same = len(addresses), addresses.count(address)
+        if self._context.peers is not None:
+            num_all += self._context.peers.wyoming.num_elsewhere()
+            num_same += self._context.peers.wyoming.num_elsewhere(str(address))
+        has_many = num_same >= settings.max_connections_per_address
+        return has_many or num_all >= settings.max_connections

@@ -1,0 +1,165 @@
+"""The configured models as routes see them: their state, and the model for a request.
+
+`ModelRegistry` loads the models in this process. A worker of a server of several processes mirrors
+the registry of the engine's process (`processes/remote_models.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Iterator
+from typing import Any
+
+from vivace.serve.card import Card
+from vivace.serve.errors import RefusedError
+from vivace.serve.recovery import Recovery
+from vivace.serve.served_model import ModelEntry, ServedModel, loaded_models
+from vivace.serve.settings import ServeSettings
+from vivace.serve.voices import Voices, voice_key
+from vivace.voices.shared import open_library
+
+LOADING_RETRY_S = 2.0
+
+
+class Models(ABC):
+    """Models by name; the first is the default."""
+
+    recovery: Recovery
+
+    def __init__(self, settings: ServeSettings) -> None:
+        self._settings = settings
+        self._entries = {spec.name: ModelEntry(spec) for spec in settings.served_models}
+        self._library = open_library(settings.voices)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.created = int(time.time())
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Return when every model is loaded and probed. Raises the first error."""
+
+    @abstractmethod
+    async def _load_entry(self, entry: ModelEntry) -> ServedModel:
+        """Load a model that is not loaded."""
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._entries)
+
+    @property
+    def default(self) -> str:
+        return next(iter(self._entries))
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every model has been loaded and probed once, and no model is broken."""
+        entries = self._entries.values()
+        is_sound = self.is_live and not any(
+            entry.is_broken or (entry.model is not None and entry.model.engine.is_broken)
+            for entry in entries
+        )
+        return is_sound and all(entry.card is not None for entry in entries)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether no model hangs in its backend."""
+        return not any(entry.is_hung for entry in self._entries.values())
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a model's queue has been full for `full_timeout_s`."""
+        return any(entry.is_full for entry in self._entries.values())
+
+    def cards(self) -> list[Card]:
+        return [entry.card for entry in self._entries.values() if entry.card is not None]
+
+    def loaded(self) -> list[ServedModel]:
+        return loaded_models(self._entries)
+
+    def voices(self, name: str) -> Voices | None:
+        """Return the voices of a model that has been loaded once, or None."""
+        entry = self._entries.get(name)
+        return Voices(entry.card, self._library) if entry and entry.card else None
+
+    async def get(
+        self, name: object = None, *, voice: str | None = None, model_type: str | None = None
+    ) -> ServedModel:
+        """Return the model for a request, and load it if it was unloaded.
+
+        Clients may send any name (`tts-1`). For other names than the configured ones, the registry
+        selects the first model of `model_type` (`base` to clone), or with the voice `voice`.
+        Otherwise it selects the first that speaks without a cloned voice. Raises RefusedError with
+        status 503 while the model is broken or loading for the first time.
+        """
+        entry = await self._pick(name, voice, model_type)
+        entry.last_used = time.monotonic()
+        if entry.model is not None:
+            return entry.model
+        if entry.is_broken or entry.card is None:
+            state = "crashed and is being loaded again" if entry.is_broken else "is being loaded"
+            raise RefusedError(
+                f"model {entry.spec.name!r} {state}; try again",
+                status=503,
+                code="loading",
+                retry_s=LOADING_RETRY_S,
+            )
+        return await self._load_entry(entry)
+
+    def serves(self, name: object) -> bool:
+        return isinstance(name, str) and name in self._entries
+
+    @contextlib.contextmanager
+    def in_use(self, model: ServedModel) -> Iterator[None]:
+        """Prevent the model from being unloaded inside the block."""
+        self.use(model.name, 1)
+        try:
+            yield
+        finally:
+            self.use(model.name, -1)
+
+    def use(self, name: str, number: int) -> None:
+        """Count `number` users of a model, or subtract them if it is negative."""
+        entry = self._entries[name]
+        entry.num_users += number
+        entry.last_used = time.monotonic()
+
+    def entry(self, name: str) -> ModelEntry:
+        return self._entries[name]
+
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- selection ----------------------------------------------------------------------------
+
+    async def _pick(self, name: object, voice: str | None, model_type: str | None) -> ModelEntry:
+        if name is not None and not isinstance(name, str):
+            raise RefusedError(f"model must be a name, not {type(name).__name__}", param="model")
+        if name is not None and name in self._entries:
+            return self._entries[name]
+        entries = list(self._entries.values())
+        if model_type is not None:
+            fits = [
+                entry for entry in entries if entry.card and entry.card.model_type == model_type
+            ]
+            return fits[0] if fits else entries[0]
+        if len(entries) == 1:
+            return entries[0]
+        return await asyncio.to_thread(self._find, entries, voice_key(voice))  # reads files
+
+    def _find(self, entries: list[ModelEntry], key: str | None) -> ModelEntry:
+        """Return the model for a voice, or for the first voice of a mix."""
+        first = re.split(r"[+(]", key or "")[0].strip()
+        known = [(entry, voices) for entry in entries if (voices := self.voices(entry.spec.name))]
+        fits = [entry for entry, voices in known if first and voices.find(first)]
+        fits = fits or [entry for entry, voices in known if voices.can_speak]
+        return fits[0] if fits else entries[0]

@@ -1,0 +1,1 @@
+"""A server of several processes: one supervisor, one engine process and the HTTP workers."""

@@ -1,0 +1,216 @@
+"""`vivace serve --workers 2` with real processes: identical audio, kills, drain and limits."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+from websockets.sync.client import connect
+
+from tests.support.serving import Running
+from tests.support.workers import LIMIT_S, WorkerServer, is_running, wait_for, workers
+from vivace.cli.main import main
+
+pytestmark = [
+    pytest.mark.ci,
+    pytest.mark.skipif(sys.platform != "linux", reason="several workers need Linux"),
+]
+
+TEXT = "It was a bright cold day in April."
+BODIES: list[dict[str, Any]] = [
+    {"response_format": "pcm"},
+    {"response_format": "wav", "stream": False},
+    {"response_format": "mp3"},
+    {"response_format": "flac", "speed": 1.1},
+    {"response_format": "aac", "stream": False},
+    {"response_format": "pcm", "stream_format": "sse", "word_timestamps": True},
+]
+TIMES = ("audible_ms", "first_audio_ms", "wall_s")  # fields that differ from run to run
+
+
+def speak(url: str, **fields: Any) -> httpx.Response:
+    body = {"input": TEXT, "voice": "alloy", "seed": 5, "max_new_tokens": 24, **fields}
+    return httpx.post(f"{url}/v1/audio/speech", json=body, timeout=LIMIT_S)
+
+
+def speak_live(url: str) -> bytes:
+    """Live text over a WebSocket."""
+    address = f"{url.replace('http', 'ws')}/v1/audio/speech/stream"
+    with connect(address, open_timeout=LIMIT_S, close_timeout=LIMIT_S) as client:
+        config = {"type": "session.config", "voice": "alloy", "seed": 5}
+        client.send(json.dumps({**config, "response_format": "pcm"}))
+        for word in TEXT.split(" "):
+            client.send(json.dumps({"type": "input.text", "text": f"{word} "}))
+        client.send(json.dumps({"type": "input.done"}))
+        audio = b""
+        while True:
+            message = client.recv(LIMIT_S)
+            if isinstance(message, bytes):
+                audio += message
+            elif json.loads(message)["type"] in ("session.done", "error"):
+                assert json.loads(message)["type"] == "session.done", message
+                return audio
+
+
+def comparable(answer: httpx.Response) -> Any:
+    """The content without the times that differ from run to run."""
+    if "event-stream" not in answer.headers["content-type"]:
+        return answer.content
+    lines = answer.text.splitlines()
+    events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    for event in events:
+        for part in (event, event.get("usage") or {}):
+            for name in TIMES:
+                part.pop(name, None)
+    return events
+
+
+def test_audio_of_two_workers_is_that_of_one_process(server: Running) -> None:
+    with workers() as served:
+        for fields in BODIES:
+            expected, found = speak(server.url, **fields), speak(served.url, **fields)
+            assert (expected.status_code, found.status_code) == (200, 200), found.text
+            assert comparable(found) == comparable(expected), fields
+        assert speak_live(served.url) == speak_live(server.url)
+        assert speak(served.url, voice="nobody").json() == speak(server.url, voice="nobody").json()
+        lists = [httpx.get(f"{url}/v1/audio/voices").json() for url in (served.url, server.url)]
+        assert lists[0] == lists[1]
+        assert served.metric("vivace_streams_total") == len(BODIES) + 1
+        assert served.metric("vivace_frames_total") > 24 * len(BODIES)  # counted by the engine
+        accept = {"accept": "application/openmetrics-text"}
+        assert httpx.get(f"{served.url}/metrics", headers=accept).text.endswith("# EOF\n")
+        served.process.send_signal(signal.SIGTERM)
+        assert served.end() == 0
+
+
+def stream_body(num_frames: int) -> dict[str, Any]:
+    """A text that takes longer than the test needs, up to `num_frames`."""
+    body = {"input": " ".join([TEXT] * 8), "voice": "alloy", "seed": 5, "response_format": "pcm"}
+    return body | {"max_new_tokens": num_frames}
+
+
+@contextmanager
+def stream(url: str, num_frames: int) -> Iterator[tuple[int, Iterator[bytes]]]:
+    """A stream that has begun: the client's port, and the rest of the audio."""
+    with (
+        httpx.Client(timeout=LIMIT_S) as client,
+        client.stream("POST", f"{url}/v1/audio/speech", json=stream_body(num_frames)) as answer,
+    ):
+        assert answer.status_code == 200
+        parts = answer.iter_raw()
+        next(parts)
+        port = answer.extensions["network_stream"].get_extra_info("client_addr")[1]
+        yield port, parts
+
+
+def test_killed_worker_loses_only_its_own_streams() -> None:
+    with workers() as served:
+        engine, url = served.engine, served.url
+        num_before = served.metric('vivace_http_requests_total{route="/metrics"')
+        kept, lost, contexts = list[Iterator[bytes]](), list[Iterator[bytes]](), []
+        victim = 0
+        while not (kept and lost):  # until both workers have a stream
+            one = stream(url, 60)
+            contexts.append(one)
+            port, parts = one.__enter__()
+            worker = served.worker_of(port)
+            victim = victim or worker
+            (lost if worker == victim else kept).append(parts)
+        assert victim != engine
+        os.kill(victim, signal.SIGKILL)
+        for parts in lost:
+            with pytest.raises(httpx.HTTPError):
+                for _ in parts:
+                    pass
+        assert all(sum(map(len, parts)) > 0 for parts in kept)
+        for one in contexts:
+            one.__exit__(None, None, None)
+        wait_for(lambda: len(served.children) == 3 and victim not in served.children)
+        wait_for(lambda: served.metric("vivace_running_streams") == 0)  # cancelled in the engine
+        assert served.engine == engine
+        assert served.metric('vivace_http_requests_total{route="/metrics"') > num_before
+        assert served.metric('vivace_streams_total{model="vivace"') == len(kept)
+
+
+def kill_engine(served: WorkerServer, engine: int) -> None:
+    """Kill the engine's process while one stream runs."""
+    with stream(served.url, 200) as (_, parts):
+        os.kill(engine, signal.SIGKILL)
+        with pytest.raises(httpx.HTTPError):
+            for _ in parts:
+                pass
+
+
+def test_killed_engine_is_restarted_and_a_drain_finishes_streams() -> None:
+    with workers() as served:
+        url, engine = served.url, served.engine
+        kill_engine(served, engine)
+        refused = speak(url)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "loading")
+        assert refused.headers["retry-after"]
+        assert httpx.get(f"{url}/health/ready").status_code == 503
+        assert httpx.get(f"{url}/health/live").status_code == 200
+        wait_for(lambda: httpx.get(f"{url}/health/ready").status_code == 200)
+        assert speak(url).status_code == 200
+        wait_for(lambda: served.metric("vivace_engine_deaths_total") == 1)
+        assert engine not in served.children
+        kill_engine(served, max(served.children))
+        wait_for(lambda: httpx.get(f"{url}/health/ready").status_code == 200)
+        quarantined = httpx.post(f"{url}/v1/audio/speech", json=stream_body(200), timeout=LIMIT_S)
+        assert quarantined.json()["error"]["code"] == "quarantined"  # in flight at two kills
+        with stream(url, 30) as (_, parts):
+            served.process.send_signal(signal.SIGTERM)
+            wait_for(lambda: httpx.get(f"{url}/health/ready").status_code == 503)
+            assert speak(url).json()["error"]["code"] == "draining"
+            assert sum(map(len, parts)) > 0  # httpx raises an error for a truncated body
+        assert served.end() == 0
+        assert "finishing 1 stream, up to 30 s" in served.output
+        assert "stopped" in served.output
+
+
+def test_limits_and_keys_hold_for_all_workers_and_no_process_is_left() -> None:
+    key = {"authorization": "Bearer k3y"}
+    flags = ["--max-streams=1", "--max-queue=0", "--max-requests-per-minute=30"]
+    with workers(*flags, "--api-key-env=MY_KEY", MY_KEY="k3y") as served:
+        url = served.url
+        answers = [httpx.get(f"{url}/v1/models").status_code for _ in range(6)]
+        assert answers == [401] * 6
+        body = {"input": TEXT, "response_format": "pcm", "seed": 5, "max_new_tokens": 60}
+
+        def ask(_: int) -> httpx.Response:
+            return httpx.post(f"{url}/v1/audio/speech", json=body, headers=key, timeout=LIMIT_S)
+
+        with ThreadPoolExecutor(8) as threads:
+            found = list(threads.map(ask, range(8)))
+        statuses = [one.status_code for one in found]
+        assert statuses.count(200) >= 1
+        assert statuses.count(429) >= 6  # one slot and no queue, in whichever worker
+        assert {one.json()["error"]["code"] for one in found if one.status_code == 429} == {
+            "queue_full"
+        }
+        statuses = [httpx.get(f"{url}/v1", headers=key).status_code for _ in range(30)]
+        assert 429 in statuses
+        assert 8 + statuses.count(200) <= 30 + 10  # refilled while speaking
+        children = served.children
+        assert len(children) == 3
+        served.process.kill()
+        wait_for(lambda: not any(map(is_running, children)))
+
+
+def test_port_of_another_server_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # as another server's worker
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert main(["serve", f"--port={port}", "--workers=2"]) == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err

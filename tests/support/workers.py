@@ -1,0 +1,122 @@
+"""Runs `vivace serve --workers N` and finds its processes and the worker of a connection."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+LIMIT_S = 120.0
+HEADER_LINES = 1  # of /proc/net/tcp
+
+
+@dataclass
+class WorkerServer:
+    process: subprocess.Popen[str]
+    lines: list[str] = field(default_factory=list)
+
+    def read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line)
+
+    @property
+    def output(self) -> str:
+        return "".join(self.lines)
+
+    @property
+    def url(self) -> str:
+        found: list[str] = []
+
+        def is_ready() -> bool:
+            assert self.process.poll() is None, self.output
+            found[:] = re.findall(r"^ready: (http://[^/\s]+)/", self.output, re.MULTILINE)
+            return bool(found)
+
+        wait_for(is_ready)
+        return found[0]
+
+    @property
+    def children(self) -> list[int]:
+        """Process ids: the engine's and the workers'."""
+        process_id = self.process.pid
+        listed = Path(f"/proc/{process_id}/task/{process_id}/children").read_text()
+        return [int(one) for one in listed.split()]
+
+    @property
+    def engine(self) -> int:
+        """The process that listens on the Unix socket of the engine: the first that was started."""
+        assert self.url  # all processes have been started
+        return min(self.children)
+
+    def worker_of(self, client_port: int) -> int:
+        """The process that serves the connection from this port."""
+        inode = _inode(int(self.url.rpartition(":")[2]), client_port)
+        for process_id in self.children:
+            folder = Path(f"/proc/{process_id}/fd")
+            for file in folder.iterdir():
+                if os.readlink(file) == f"socket:[{inode}]":
+                    return process_id
+        raise AssertionError("no process has the connection")
+
+    def metric(self, name: str) -> float:
+        """The sum of a metric's series whose name begins with `name`."""
+        text = httpx.get(f"{self.url}/metrics", timeout=LIMIT_S).text
+        values = [line.rpartition(" ")[2] for line in text.splitlines() if line.startswith(name)]
+        assert values, name
+        return sum(map(float, values))
+
+    def end(self) -> int:
+        return self.process.wait(LIMIT_S)
+
+
+def _inode(server_port: int, client_port: int) -> str:
+    for line in Path("/proc/net/tcp").read_text().splitlines()[HEADER_LINES:]:
+        fields = line.split()
+        ports = [int(place.rpartition(":")[2], 16) for place in fields[1:3]]
+        if ports == [server_port, client_port]:
+            return fields[9]
+    raise AssertionError(f"no connection from port {client_port}")
+
+
+def wait_for(is_met: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not is_met():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def is_running(process_id: int) -> bool:
+    try:
+        return " Z " not in Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2][:3]
+    except OSError:
+        return False
+
+
+@contextmanager
+def workers(*arguments: str, number: int = 2, **variables: str) -> Iterator[WorkerServer]:
+    command = [sys.executable, "-m", "vivace", "serve", "--port=0", f"--workers={number}"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+    process = subprocess.Popen(
+        [*command, *arguments], stderr=subprocess.PIPE, text=True, env=environment
+    )
+    server = WorkerServer(process)
+    reader = threading.Thread(target=server.read)
+    reader.start()
+    try:
+        yield server
+    finally:
+        process.kill()
+        process.wait(LIMIT_S)
+        reader.join(LIMIT_S)
+        assert process.stderr is not None
+        process.stderr.close()

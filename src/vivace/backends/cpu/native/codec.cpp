@@ -38,12 +38,12 @@ void CodecDecoder::convolve(const Conv& conv, const float* x, int64_t num_rows,
         });
         rows = split_.data();
     }
-    const int64_t num_panels = conv.num_panels();
+    // All rows of a panel before the next panel: the weights are read from memory once.
     const int64_t num_parts = (num_rows + MAX_CONV_ROWS - 1) / MAX_CONV_ROWS;
-    share(num_parts * num_panels, thread, [&](int64_t i) {
-        const int64_t begin = i / num_panels * MAX_CONV_ROWS;
+    share(conv.num_panels() * num_parts, thread, [&](int64_t i) {
+        const int64_t begin = i % num_parts * MAX_CONV_ROWS;
         const int64_t end = std::min(begin + MAX_CONV_ROWS, num_rows);
-        kernels_.convolve(conv, rows, begin, end, i % num_panels, epilogue, sums_[thread].data());
+        kernels_.convolve(conv, rows, begin, end, i / num_parts, epilogue, sums_[thread].data());
     });
 }
 

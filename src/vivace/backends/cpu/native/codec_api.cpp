@@ -12,11 +12,14 @@ using vivace::codec::CodecShape;
 
 namespace {
 
-// The kernels of this name, or the first ones that the processor has. AMX runs only if it is named.
-// Throws std::invalid_argument for an unknown name.
-const vivace::codec::Kernels& pick_kernels(const char* name) {
-    for (const auto* kernels : {vivace::codec::kernels_avx512(), vivace::codec::kernels_avx2(),
-                                vivace::codec::kernels_plain(), vivace::codec::kernels_amx()})
+// The kernels of this name, or the fastest ones that the processor has. Throws
+// std::invalid_argument for an unknown name.
+const vivace::codec::Kernels& pick_kernels(const char* name, const CodecShape& shape) {
+    // Fewer channels would leave a part of every AMX tile empty.
+    const bool fills_tiles = shape.decoder_dim >> shape.num_rates >= vivace::codec::SPLIT_DEPTH;
+    for (const auto* kernels : {fills_tiles || name ? vivace::codec::kernels_amx() : nullptr,
+                                vivace::codec::kernels_avx512(), vivace::codec::kernels_avx2(),
+                                vivace::codec::kernels_plain()})
         if (kernels && (!name || std::strcmp(name, kernels->name) == 0)) return *kernels;
     throw std::invalid_argument("kernels");
 }
@@ -31,7 +34,7 @@ VIVACE_API int vivace_codec_new(const CodecShape* shape, const int64_t* ratios,
     try {
         *decoder = new CodecDecoder(*shape, {ratios, ratios + shape->num_ratios},
                                     {rates, rates + shape->num_rates}, rms_eps, rope_theta,
-                                    {tensors, sizes, num_tensors}, num_threads, pick_kernels(kernels));
+                                    {tensors, sizes, num_tensors}, num_threads, pick_kernels(kernels, *shape));
         return vivace::OK;
     } catch (const std::bad_alloc&) {
         return vivace::NO_MEMORY;

@@ -10,7 +10,7 @@ namespace vivace::codec {
 namespace {
 
 constexpr int64_t SHALLOW_BYTES = 256 << 10;  // of a stage's rows, if its weights fit in a cache
-constexpr int64_t DEEP_BYTES = 1 << 20;       // of a stage's rows, if its weights do not
+constexpr int64_t DEEP_BYTES = 800 << 10;     // of a stage's rows, if its weights do not
 constexpr int64_t CACHED_WEIGHTS = 4 << 20;
 
 int64_t round_up(int64_t x, int64_t step) { return (x + step - 1) / step * step; }

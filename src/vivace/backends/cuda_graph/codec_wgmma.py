@@ -192,7 +192,7 @@ def kernel_source() -> str:
 
 
 def _product_source(columns: int) -> str:
-    """`wgmma` of 64 rows, so many columns and 16 channels."""
+    """`wgmma` of 64 rows, `columns` columns and 16 channels."""
     count = columns // 2  # sums of a thread
     sums = ", ".join(f"%{i}" for i in range(count))
     outputs = ", ".join(f'"+f"(sums[{i}])' for i in range(count))

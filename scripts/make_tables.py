@@ -126,8 +126,40 @@ def cpu(name: str) -> str:
     return table(f"{head} times real time, busy cores |", rows)
 
 
+def cpu_parts(name: str) -> str:
+    rows = [
+        [
+            row["threads"],
+            f"{row['load_s']:.2f} s",
+            f"{row['first_audio_ms']:.0f} ms",
+            f"{row['times_real_time']:.1f}",
+            *(f"{row['ms_per_frame'][part]:.1f}" for part in ("prefill", "model", "codec")),
+        ]
+        for row in read(name)["results"]
+    ]
+    head = "| threads | load | first audio, streamed | times real time | prompt, ms |"
+    return table(f"{head} talker and predictor, ms per frame | codec, ms per frame |", rows)
+
+
 def _busy(row: dict[str, Any]) -> str:
     return f"{row['times_real_time']:.1f}" if "times_real_time" in row else "not done in 90 s"
+
+
+KERNEL_NAMES = {"pytorch": "PyTorch", "avx512": "AVX-512", "avx2": "AVX2", "amx": "AMX"}
+
+
+def codec_cpu() -> str:
+    rows = [
+        [
+            f"{row['shape']}, {KERNEL_NAMES[row['kernels']]}",
+            row["threads"],
+            *(f"{row['ms_per_frame'][frames]:.1f}" for frames in ("1", "4", "8")),
+            "" if row["kernels"] == "pytorch" else f"{row['db_from_pytorch']:.0f}",
+        ]
+        for row in read("codec-cpu")["results"]
+    ]
+    head = "| codec | threads | 1 frame per call | 4 frames | 8 frames |"
+    return table(f"{head} dB from PyTorch |", rows)
 
 
 SIZES = ("0.6B", "1.7B")
@@ -362,6 +394,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "quality": quality,
     "cpu": partial(cpu, "cpu-mini"),
     "cpu-arm": partial(cpu, "cpu-mini-arm"),
+    "cpu-cpp": partial(cpu_parts, "cpu-mini-cpp"),
+    "codec-cpu": codec_cpu,
     "gpu": gpu,
     "chunks": chunks,
     "load": load,

@@ -6,7 +6,7 @@
     python benchmarks/quantization.py --shape 0.6B-CustomVoice --weights int8 int4 \
         --json benchmarks/results/quantization-0.6B.json
 
-Logits are teacher-forced on codes of the full weights, in float32, with bfloat16 for comparison.
+Logits are teacher-forced on codes of the full weights, in float32.
 Integer matrices are multiplied with activations in int8, as the kernels do. Then all weights speak
 the same lines with the same seeds, and the judges of benchmarks/quality.py rate them. An
 interrupted run continues. With `--shape`, the weights are random, in released shapes.
@@ -64,7 +64,6 @@ def main() -> None:
     else:
         lines = arguments.texts.read_text(encoding="utf-8").splitlines()[arguments.first - 1 :]
         report["logits"] = compare_logits(arguments, lines[: arguments.forced])
-        print(json.dumps(report["logits"]), flush=True)
         if arguments.lines:
             arguments.out.mkdir(parents=True, exist_ok=True)
             arguments.texts = arguments.out / "texts.txt"
@@ -78,7 +77,8 @@ def main() -> None:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("texts", type=Path, nargs="?", help="one text per line")
-    parser.add_argument("--weights", nargs="+", default=["fp8"], help="fp8, int8, int4")
+    text = "fp8, int8, int4; bfloat16 compares logits only"
+    parser.add_argument("--weights", nargs="+", default=["fp8", "bfloat16"], help=text)
     parser.add_argument("--first", type=int, default=1, help="the line to begin with")
     parser.add_argument("--lines", type=int, default=60, help="number of spoken lines")
     parser.add_argument("--forced", type=int, default=12, help="lines whose logits are compared")
@@ -103,12 +103,13 @@ def compare_logits(arguments: argparse.Namespace, texts: list[str]) -> dict[str,
         full = [forced_logits(tts.loaded.parts[0], *each) for each in spoken]
     num_frames = sum(len(codes) for _, codes in spoken)
     report: dict[str, Any] = {"texts": len(texts), "frames": num_frames}
-    for kind in (*arguments.weights, "bfloat16"):
+    for kind in arguments.weights:
         changed = {"dtype": kind} if kind == "bfloat16" else {"weights": kind}
         with TTS.load(arguments.model, **{**options, **changed}) as tts:
             model = tts.loaded.parts[0]
             round_products(model)
             report[kind] = distances(full, [forced_logits(model, *each) for each in spoken])
+        print(kind, json.dumps(report[kind]), flush=True)
     return report
 
 
@@ -228,7 +229,7 @@ def distances(full: list[list[Tensor]], other: list[list[Tensor]]) -> dict[str, 
 def compare_speech(arguments: argparse.Namespace) -> dict[str, Any]:
     full = judged(arguments, FULL)
     report: dict[str, Any] = {FULL: summarise(full)}
-    for weights in arguments.weights:
+    for weights in (each for each in arguments.weights if each != "bfloat16"):
         rows = judged(arguments, weights)
         report[weights] = summarise(rows)
         report[f"{weights} less full, 95 % of resampled lines"] = paired_intervals(full, rows)

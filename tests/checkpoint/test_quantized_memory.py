@@ -23,7 +23,10 @@ LOAD = """
 import json, sys
 from pathlib import Path
 import torch
+from vivace.backends import build_backend
 from vivace.checkpoint import Checkpoint
+from vivace.prompt import build_prompt
+from vivace.speech import SamplingParams
 
 def resident():
     fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
@@ -34,14 +37,14 @@ checkpoint = Checkpoint.open(Path(sys.argv[1]))
 cpu = torch.device("cpu")
 model = checkpoint.load_model(cpu, torch.float32)
 codec = checkpoint.load_codec(cpu)
+backend = build_backend("auto", model, codec)
+checkpoint.release_pages()
 loaded = resident()
-with torch.inference_mode():
-    x = torch.randn(1, 1, checkpoint.config.talker_config.hidden_size)
-    for part in (model.talker, model.talker.code_predictor):
-        for layer in part.model.layers:
-            layer.mlp(x)
-            layer.self_attn._project(x)
-    codec.decode(torch.zeros(1, 16, dtype=torch.int64))
+layout = {"role_ids": [0, 1, 2], "layout": "whole", "preset": "vivian"}
+prompt = build_prompt(model.config, list(range(20)), **layout)
+sampling = SamplingParams(seed=1, min_frames=9, max_frames=9)
+slots = backend.admit_many([(prompt, sampling)])
+backend.start_render(slots, backend.start_step(slots, 2)())()
 print(json.dumps({"empty": empty, "loaded": loaded, "used": resident()}))
 """
 

@@ -18,7 +18,7 @@ import torch
 
 from vivace.checkpoint.quantized import load_quantized
 from vivace.checkpoint.tensors import SPEAKER_ENCODER, load_module, open_shards
-from vivace.checkpoint_files import read_json
+from vivace.checkpoint_files import read_json, release_pages
 from vivace.errors import CheckpointError, RequestError
 from vivace.hub import CODEC, EMBEDDED, RELEASED, codec_folder, find_folder, shard_paths
 from vivace.model.codec import Codec
@@ -115,6 +115,15 @@ class Checkpoint:
         if weights == "fp8":
             round_weights(model)
         return model
+
+    def release_pages(self) -> None:
+        """Free memory of a quantized file after a backend has copied or packed its weights.
+
+        Nothing may have written to the loaded tensors. Other checkpoints are left as they are.
+        """
+        if self.config.quantization_config is not None:
+            for path in shard_paths(self.folder):
+                release_pages(path)
 
     def load_codec(self, device: torch.device) -> Codec:
         """Always float32: its exponentials and codebooks need the precision."""

@@ -160,6 +160,7 @@ def load_checkpoint(
         tokenizer, model, codec, _ = _run_all(jobs, in_threads=device.type == "cuda")
         rebuild = partial(build, model, codec)
         first = rebuild()
+    checkpoint.release_pages()
     if weights == "fp8" and first.name != FP8_BACKEND:
         log.warning("backend %s reads fp8 weights no faster; %s does", first.name, FP8_BACKEND)
     can_be_forked = can_fork(device, threads)

@@ -59,19 +59,22 @@ def main() -> None:
     arguments = parse_arguments()
     report: dict[str, Any] = {"benchmark": "quantization", "machine": machine()}
     if arguments.shape:
-        report |= {"shape": arguments.shape, "logits": compare_random(arguments)}
-        print(json.dumps(report["logits"]), flush=True)
-    else:
-        lines = arguments.texts.read_text(encoding="utf-8").splitlines()[arguments.first - 1 :]
-        report["logits"] = compare_logits(arguments, lines[: arguments.forced])
-        if arguments.lines:
-            arguments.out.mkdir(parents=True, exist_ok=True)
-            arguments.texts = arguments.out / "texts.txt"
-            arguments.texts.write_text("\n".join(lines), encoding="utf-8")
-            report["speech"] = compare_speech(arguments)
-            print(json.dumps(report["speech"]))
+        write(arguments, report | {"shape": arguments.shape, "logits": compare_random(arguments)})
+        return
+    lines = arguments.texts.read_text(encoding="utf-8").splitlines()[arguments.first - 1 :]
+    report["logits"] = compare_logits(arguments, lines[: arguments.forced])
+    write(arguments, report)
+    if arguments.lines:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        arguments.texts = arguments.out / "texts.txt"
+        arguments.texts.write_text("\n".join(lines), encoding="utf-8")
+        write(arguments, report | {"speech": compare_speech(arguments)})
+
+
+def write(arguments: argparse.Namespace, report: dict[str, Any]) -> None:
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
     arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+    print(json.dumps(report), flush=True)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -109,7 +112,6 @@ def compare_logits(arguments: argparse.Namespace, texts: list[str]) -> dict[str,
             model = tts.loaded.parts[0]
             round_products(model)
             report[kind] = distances(full, [forced_logits(model, *each) for each in spoken])
-        print(kind, json.dumps(report[kind]), flush=True)
     return report
 
 

@@ -26,10 +26,10 @@ def test_logits_of_integer_weights_are_close_to_float32(distances: dict[str, Any
     int8, int4 = distances["int8"], distances["int4"]
     assert len(int8["kl_by_codebook"]) == 6
     assert 0 < int8["kl_talker"] < 0.002
-    assert 0 < int8["kl_predictor"] < 0.004
-    assert int8["same_likeliest_talker_percent"] > 93
-    assert int8["same_likeliest_predictor_percent"] > 93
-    assert int8["kl_talker"] < int4["kl_talker"] < 0.06
-    assert int8["kl_predictor"] < int4["kl_predictor"] < 0.1
-    assert int4["same_likeliest_talker_percent"] > 80
-    assert int4["same_likeliest_predictor_percent"] > 80
+    assert 0 < int8["kl_predictor"] < 0.005
+    assert int8["same_likeliest_talker_percent"] > 94
+    assert int8["same_likeliest_predictor_percent"] > 88
+    assert int8["kl_talker"] < int4["kl_talker"] < 0.05
+    assert int8["kl_predictor"] < int4["kl_predictor"] < 0.2
+    assert int4["same_likeliest_talker_percent"] > 85
+    assert int4["same_likeliest_predictor_percent"] > 55

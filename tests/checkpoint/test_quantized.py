@@ -140,6 +140,7 @@ def _with_nan(tensor: Tensor) -> Tensor:
             _set("talker.codec_head.weight", lambda each: each.fill_(-128)),
             "head.weight has numbers",
         ),
+        (_set("talker.codec_head.scale", lambda each: -each), "codec_head.scale has negative"),
         (lambda tensors: tensors.pop(f"{DOWN}.scale"), f"lacks tensors: {DOWN}.scale"),
         (lambda tensors: tensors.update(extra=torch.ones(1)), "unknown tensors: extra"),
     ],

@@ -66,6 +66,14 @@ def test_numbers_that_a_format_represents_are_kept(bits: Bits) -> None:
     assert torch.equal(dequantize(quantize(weight, bits)), weight)
 
 
+def test_int8_scales_are_not_negative() -> None:
+    weight = _weight()
+    weight[:, 5] = -1  # the number of largest magnitude
+    weight[1] = 0
+    assert bool((quantize(weight, 8).scale[2:] > 0).all())
+    assert float(quantize(weight, 8).scale[1]) == 0
+
+
 @pytest.mark.parametrize("bits", BITS)
 def test_zero_and_tiny_weights_stay_finite(bits: Bits) -> None:
     weight = _weight()

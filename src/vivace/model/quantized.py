@@ -6,7 +6,7 @@
 | 4 | uint8 [out, in / 2], -8 to 7 | float16 [out, in / 32] |
 
 A group is 32 consecutive inputs, 16 bytes in int4. Byte j contains input j in its low four bits and
-input j + 16 in its high four bits. 8 is added to each number. int4 scales may be negative.
+input j + 16 in its high four bits. 8 is added to each number. Only int4 scales may be negative.
 
 Activations are rounded to int8 with one scale per row and group of 32 inputs, for both formats. The
 last group of an int8 matrix may be shorter. One scale per row is not enough. The inputs of down
@@ -158,7 +158,7 @@ def _round_rows(rows: Tensor, bits: Bits) -> tuple[Tensor, Tensor]:
     scale = _fit_scales(columns, INT4_DIVISORS if bits == 4 else INT8_DIVISORS, limits)
     if bits == 4 and bool((scale.abs() > LARGEST_HALF).any()):
         raise ValueError(f"its largest scale is {float(scale.abs().max()):.3g}")
-    scale = scale.to(torch.float16 if bits == 4 else torch.float32)
+    scale = scale.half() if bits == 4 else scale.abs()
     codes = _codes(columns, scale.float(), limits)
     return codes.t().to(torch.int8), scale
 

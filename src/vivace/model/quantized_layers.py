@@ -166,6 +166,8 @@ def check_values(model: nn.Module) -> None:
     for name, layer in quantized_layers(model):
         if layer.bits == 8 and int(layer.weight.min()) < -LARGEST_INT8:
             raise ValueError(f"{name}.weight has numbers below -{LARGEST_INT8}")
+        if layer.bits == 8 and float(layer.scale.min()) < 0:
+            raise ValueError(f"{name}.scale has negative numbers")
 
 
 def _plain_names(name: str, layer: QuantizedLayer) -> list[str]:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from vivace.model.quantized import QuantizedLinear, dequantize, quantize, unpack
 from vivace.model.quantized_layers import Product, QuantizedLayer, quantized_layers
 
-SMALLEST_NORMAL = torch.finfo(torch.float32).tiny
+SMALLEST_SCALE = 1e-20  # of rows and outputs that are 0
 
 
 def use_torch_kernels(model: nn.Module) -> str:
@@ -84,7 +84,7 @@ class FbgemmProduct:
         with warnings.catch_warnings():  # PyTorch announces the end of its quantized tensors
             warnings.simplefilter("ignore")
             weight = torch._make_per_channel_quantized_tensor(
-                linear.weight, linear.scale.double(), zeros, 0
+                linear.weight, linear.scale.clamp(min=SMALLEST_SCALE).double(), zeros, 0
             )
             before = torch.backends.quantized.engine
             torch.backends.quantized.engine = "fbgemm"
@@ -98,7 +98,7 @@ class FbgemmProduct:
         self._is_reduced = not torch.cpu._is_vnni_supported()
 
     def __call__(self, rows: Tensor) -> Tensor:
-        scale = rows.abs().amax(1, keepdim=True).clamp_(min=SMALLEST_NORMAL)
+        scale = rows.abs().amax(1, keepdim=True).clamp_(min=SMALLEST_SCALE)
         ranged = torch.cat((rows / scale, self._range))
         out: Tensor = torch.ops.quantized.linear_dynamic(ranged, self._packed, self._is_reduced)
         return out[:-1] * scale

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +22,6 @@ from torch import Tensor, nn
 
 from vivace.backends.base import Frames
 from vivace.backends.cpu.backend import CpuBackend
-from vivace.backends.cpu.huge_pages import HugePages
 from vivace.backends.eager import EagerBackend
 from vivace.cli.bench.machine import machine
 from vivace.model.codec import Codec
@@ -36,8 +35,6 @@ from vivace.speech import SamplingParams
 FRAME_MS = 80.0
 CPU = torch.device("cpu")
 
-Move = Callable[[Tensor], Tensor]
-
 
 def main() -> None:
     arguments = parse_arguments()
@@ -48,14 +45,11 @@ def main() -> None:
     codec.fold()
     rows: list[dict[str, Any]] = []
     for weights in arguments.weights:
-        is_integer = weights in ("int8", "int4")
-        for pages in ("huge", "small") if is_integer else ("small",):
-            if is_integer:
-                quantize_randomly(model, 8 if weights == "int8" else 4, pages)
-            threads = arguments.threads[:1] if is_integer and pages == "small" else None
-            for row in measure_weights(model, codec, weights, threads, arguments):
-                rows.append({**row, "pages": pages})
-                print(json.dumps(rows[-1]), flush=True)
+        if weights in ("int8", "int4"):
+            quantize_randomly(model, 8 if weights == "int8" else 4)
+        for row in measure_weights(model, codec, weights, arguments):
+            rows.append(row)
+            print(json.dumps(row), flush=True)
     if arguments.json:
         report = {
             "benchmark": "cpu_models",
@@ -89,13 +83,9 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def measure_weights(
-    model: Qwen3TTS,
-    codec: Codec,
-    weights: str,
-    threads_of_rows: list[int] | None,  # None: all
-    arguments: argparse.Namespace,
+    model: Qwen3TTS, codec: Codec, weights: str, arguments: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
-    for threads in threads_of_rows or arguments.threads:
+    for threads in arguments.threads:
         torch.set_num_threads(threads)
         backend: CpuBackend | EagerBackend
         backend = EagerBackend(model, codec) if weights == "eager" else CpuBackend(model, codec)
@@ -150,43 +140,40 @@ def make_prompt(model: Qwen3TTS) -> Prompt:
     )
 
 
-def quantize_randomly(model: Qwen3TTS, bits: int, pages: str) -> None:
+def quantize_randomly(model: Qwen3TTS, bits: int) -> None:
     """Give every matrix random integers of a model whose signals keep their size."""
-    move: Move = HugePages().move if pages == "huge" else lambda tensor: tensor
     for block in (each for each in model.modules() if isinstance(each, Block)):
         attention, mlp = block.self_attn, block.mlp
-        attention.qkv_proj = joined(
-            attention.q_proj, attention.k_proj, attention.v_proj, bits=bits, move=move
-        )
-        mlp.gate_up_proj = joined(mlp.gate_proj, mlp.up_proj, bits=bits, move=move)
-        set_linear(attention.o_proj, bits, move)
-        set_linear(mlp.down_proj, bits, move)
+        attention.qkv_proj = joined(attention.q_proj, attention.k_proj, attention.v_proj, bits=bits)
+        mlp.gate_up_proj = joined(mlp.gate_proj, mlp.up_proj, bits=bits)
+        set_linear(attention.o_proj, bits)
+        set_linear(mlp.down_proj, bits)
     predictor = model.talker.code_predictor
     heads: list[nn.Module] = [model.talker.codec_head, *predictor.lm_head]
     for head in [*heads, predictor.small_to_mtp_projection]:
-        set_linear(head, 8, move)
+        set_linear(head, 8)
 
 
-def joined(*layers: Linear, bits: int, move: Move) -> Any:
+def joined(*layers: Linear, bits: int) -> Any:
     rows = sum(layer.out_features for layer in layers)
-    return SimpleNamespace(linear=random_linear(rows, layers[0].in_features, bits, move))
+    return SimpleNamespace(linear=random_linear(rows, layers[0].in_features, bits))
 
 
-def set_linear(layer: nn.Module, bits: int, move: Move) -> None:
+def set_linear(layer: nn.Module, bits: int) -> None:
     if isinstance(layer, Linear):
         object.__setattr__(
-            layer, "linear", random_linear(layer.out_features, layer.in_features, bits, move)
+            layer, "linear", random_linear(layer.out_features, layer.in_features, bits)
         )
 
 
-def random_linear(rows: int, columns: int, bits: int, move: Move) -> QuantizedLinear:
+def random_linear(rows: int, columns: int, bits: int) -> QuantizedLinear:
     deviation = columns**-0.5
     if bits == 8:
         weight = torch.randint(-127, 128, (rows, columns), dtype=torch.int8)
-        return QuantizedLinear(move(weight), torch.full((rows,), deviation / 73.3), 8)
+        return QuantizedLinear(weight, torch.full((rows,), deviation / 73.3), 8)
     packed: Tensor = torch.randint(0, 256, (rows, columns // 2), dtype=torch.uint8)
     scale = torch.full((rows, columns // 32), deviation / 4.6, dtype=torch.float16)
-    return QuantizedLinear(move(packed), scale, 4)
+    return QuantizedLinear(packed, scale, 4)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from tests.support.remote_engine import LIMIT_S, RemotePair, connected
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from vivace import TTS
 from vivace.engine.turn_report import TurnReport
-from vivace.errors import EngineError, NumericError, QueueFullError
+from vivace.errors import AudioError, EngineError, NumericError, QueueFullError
 from vivace.serve.settings import ModelSpec
 
 TEXT = "Hello there, how are you?"
@@ -159,3 +160,14 @@ def test_turns_are_reported_to_the_stream() -> None:
             pass
         assert sum(turn.num_frames for turn in turns) >= 30
         assert all(first.began <= second.began for first, second in pairwise(turns))
+
+
+def test_clone_in_the_engine_process_equals_the_local_clone(tiny_folder: Path) -> None:
+    noise = np.random.default_rng(1).normal(0, 0.1, 24_000).astype(np.float32)
+    with TTS.load(tiny_folder / "base", device="cpu") as local, connected(local) as pair:
+        options = {"transcript": "One word.", "name": "me", "language": "english"}
+        expected = local.clone((noise, 24_000), **options)
+        found = pair.remote.clone((noise, 24_000), **options)
+        assert found.to_bytes() == expected.to_bytes()
+        with pytest.raises(AudioError):
+            pair.remote.clone((noise[:100], 24_000))

@@ -133,7 +133,8 @@ def time_codec(backend: CpuBackend | EagerBackend, slot: int, frames: Frames) ->
 
 
 def make_prompt(model: Qwen3TTS) -> Prompt:
-    ids = torch.randint(1000, 50_000, (30,), generator=torch.Generator().manual_seed(1)).tolist()
+    most = min(50_000, model.config.talker_config.text_vocab_size)
+    ids = torch.randint(0, most, (30,), generator=torch.Generator().manual_seed(1)).tolist()
     speaker = next(iter(model.config.talker_config.spk_id), None)
     return build_prompt(
         model.config, ids, role_ids=[1, 2, 3], layout="streamed", language="english", preset=speaker

@@ -121,6 +121,18 @@ def test_codec_cpu_measures_pytorch_and_cpp(run: Run, tmp_path: Path) -> None:
     assert all(row["db_from_pytorch"] > 80 for row in others)
 
 
+def test_cpu_models_measures_all_weights(run: Run, tiny_folder: Path, tmp_path: Path) -> None:
+    if (refusal := find_refusal()) is not None:
+        pytest.skip(refusal)
+    path = tmp_path / "models.json"
+    arguments = ("--threads", 1, "--streams", 1, 2, "--frames", 2, "--json", path)
+    run("cpu_models.py", tiny_folder / "custom_voice", *arguments)
+    rows = read(path)["results"]
+    found = [(row["weights"], row["streams"]) for row in rows]
+    assert found == [("eager", 1), *((name, n) for name in ("int8", "int4") for n in (1, 2))]
+    assert all(row["model_ms_per_frame"] > 0 and row["codec_ms_per_frame"] > 0 for row in rows)
+
+
 def test_gpu_script_runs_one_stage(tmp_path: Path) -> None:
     command = ["bash", str(FOLDER / "gpu.sh")]
     environment = {**os.environ, "OUT": str(FOLDER / "results")}

@@ -165,7 +165,7 @@ def test_turns_are_reported_to_the_stream() -> None:
 def test_clone_in_the_engine_process_equals_the_local_clone(tiny_folder: Path) -> None:
     noise = np.random.default_rng(1).normal(0, 0.1, 24_000).astype(np.float32)
     with TTS.load(tiny_folder / "base", device="cpu") as local, connected(local) as pair:
-        options = {"transcript": "One word.", "name": "me", "language": "english"}
+        options: dict[str, Any] = {"transcript": "One word.", "name": "me", "language": "english"}
         expected = local.clone((noise, 24_000), **options)
         found = pair.remote.clone((noise, 24_000), **options)
         assert found.to_bytes() == expected.to_bytes()

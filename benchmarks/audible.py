@@ -10,7 +10,8 @@ the zeros.
 
 `in_process` reads `tts.stream` in this process, one request after another. `http` sends requests at
 random times with `--rate` requests per second on average, from another process, and waits for the
-first 16-bit sample above -50 dBFS in the response. Times are milliseconds from the request.
+first 16-bit sample above -50 dBFS in the response. It is left out if the server's packages are not
+installed. Times are milliseconds from the request.
 """
 
 from __future__ import annotations
@@ -110,24 +111,36 @@ def parse_arguments() -> argparse.Namespace:
 def measure(model: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     from engine import random_tts
 
-    where = argparse.Namespace(model=model)
     tts = random_tts(model, device=arguments.device, backend=arguments.backend, max_streams=8)
     tts.warmup()
-    start = SilentStart(tts.engine.backend)
+    silent = SilentStart(tts.engine.backend)
     rows = []
-    with serving(tts, where) as (url, _):
-        for name, start.num_frames in SILENT_FRAMES.items():
-            row: dict[str, Any] = {
-                "model": model,
-                "backend": tts.engine.backend.name,
-                "start": name,
-            }
-            row["silent_frames"] = start.num_frames
-            row["in_process"] = summarize(speak_all(tts, start.num_frames, arguments.repeats))
-            row["http"] = {"requests_per_s": arguments.rate, **ask_from_outside(url, arguments)}
-            rows.append(row)
-            print_row(row)
+    for start, silent.num_frames in SILENT_FRAMES.items():
+        row: dict[str, Any] = {"model": model, "backend": tts.engine.backend.name, "start": start}
+        row["silent_frames"] = silent.num_frames
+        row["in_process"] = summarize(speak_all(tts, silent.num_frames, arguments.repeats))
+        rows.append(row)
+    if (reason := why_no_server()) is not None:
+        print(f"not measured over HTTP: {reason}")
+        tts.close()
+    else:
+        with serving(tts, argparse.Namespace(model=model)) as (url, _):
+            for row in rows:
+                silent.num_frames = row["silent_frames"]
+                found = ask_from_outside(url, arguments)
+                row["http"] = {"requests_per_s": arguments.rate, **found}
+    for row in rows:
+        print_row(row)
     return rows
+
+
+def why_no_server() -> str | None:
+    """The package of the server that is not installed, or None."""
+    try:
+        import vivace.serve.server  # noqa: F401
+    except ImportError as error:
+        return str(error)
+    return None
 
 
 def summarize(times: list[float]) -> dict[str, float]:
@@ -137,13 +150,13 @@ def summarize(times: list[float]) -> dict[str, float]:
 
 
 def print_row(row: dict[str, Any]) -> None:
-    inside, http = row["in_process"], row["http"]["audible_ms"]
-    print(
-        f"{row['model']}, {row['backend']}, {row['silent_frames']} silent: in process "
-        f"p50 {inside['p50']:.1f}, p95 {inside['p95']:.1f} ms; over HTTP at "
-        f"{row['http']['requests_per_s']:g}/s p50 {http['p50']:.1f}, p95 {http['p95']:.1f} ms",
-        flush=True,
-    )
+    inside = row["in_process"]
+    text = f"in process p50 {inside['p50']:.1f}, p95 {inside['p95']:.1f} ms"
+    if "http" in row:
+        http = row["http"]["audible_ms"]
+        rate = row["http"]["requests_per_s"]
+        text += f"; over HTTP at {rate:g}/s p50 {http['p50']:.1f}, p95 {http['p95']:.1f} ms"
+    print(f"{row['model']}, {row['backend']}, {row['silent_frames']} silent: {text}", flush=True)
 
 
 # -- in process -----------------------------------------------------------------------------------

@@ -104,8 +104,7 @@ class KernelCompiler:
 
         Raises BackendUnavailableError with the name of a kernel that does not compile.
         """
-        num_threads = min(MAX_THREADS, os.cpu_count() or 1)
-        threads = ThreadPoolExecutor(num_threads, initializer=self._use_device)
+        threads = ThreadPoolExecutor(_num_threads(), initializer=self._use_device)
         jobs: Jobs = {}
         with _COLLECTING, threads as pool, self._collecting(jobs, pool):
             for work in works:
@@ -159,6 +158,13 @@ def _launches_off() -> Iterator[None]:
         yield
     finally:
         kernel_type.run = run
+
+
+def _num_threads() -> int:
+    """The cores that this process may use, up to `MAX_THREADS`."""
+    has_affinity = hasattr(os, "sched_getaffinity")  # not on macOS and Windows
+    num_cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    return min(MAX_THREADS, num_cores)
 
 
 def _load(kernel: Any, specialization: str) -> None:

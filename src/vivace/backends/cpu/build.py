@@ -150,6 +150,7 @@ def _load_built(timeout_s: float) -> ctypes.CDLL:
             except OSError as error:
                 log.info("%s is built again: %s", path, error)
         started = time.monotonic()
+        log.warning("compiling the C++ kernels for this processor, once")
         build_library(compiler, path, timeout_s)
         log.info("built %s in %.1f s", path, time.monotonic() - started)
         return _open(path)

@@ -1,4 +1,4 @@
-"""Memory of a quantized 0.6B model with random weights, in a process of its own."""
+"""Memory of a quantized 0.6B model without its codec, in a process of its own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ LOAD = """
 import json, sys
 from pathlib import Path
 import torch
-from vivace.backends import build_backend
 from vivace.checkpoint import Checkpoint
 
 def resident():
@@ -34,9 +33,9 @@ empty = resident()
 checkpoint = Checkpoint.open(Path(sys.argv[1]))
 cpu = torch.device("cpu")
 model = checkpoint.load_model(cpu, torch.float32)
-codec = checkpoint.load_codec(cpu)
-backend = build_backend("auto", model, codec)
-checkpoint.release_pages()
+for layer in model.modules():  # all weights that a frame reads
+    if hasattr(layer, "linear"):
+        layer.weight.sum()
 loaded = resident()
 print(json.dumps({"empty": empty, "loaded": loaded}))
 """

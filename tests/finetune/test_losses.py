@@ -14,13 +14,14 @@ from torch import Tensor
 
 from tests.finetune.engine_logits import engine_losses
 from tests.support.tiny import Tiny
-from vivace.finetune.losses import Batch, Example, code_losses, collate
+from vivace.finetune.losses import code_losses
 from vivace.model.layers import fuse
 from vivace.model.talker import Qwen3TTS
 from vivace.options import SpeechOptions
 from vivace.prompt import Prompt
 from vivace.script.prompts import PromptWriter
 from vivace.script.request import Request
+from vivace.teacher_forcing import Batch, Example, collate
 from vivace.voices.voice import Voice
 
 CPU = torch.device("cpu")

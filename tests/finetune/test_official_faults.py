@@ -23,15 +23,9 @@ from tests.finetune.test_losses import Case, plain_model, random_codes, write_pr
 from tests.support.project import ROOT
 from tests.support.tiny import Tiny
 from vivace.finetune.examples import ExampleWriter, Transcript
-from vivace.finetune.losses import (
-    Batch,
-    Example,
-    code_losses,
-    collate,
-    residual_logits,
-    talker_states,
-)
+from vivace.finetune.losses import code_losses
 from vivace.model.talker import Qwen3TTS, Talker
+from vivace.teacher_forcing import Batch, Example, collate, residual_logits, talker_states
 
 CPU = torch.device("cpu")
 LoadTiny = Callable[[str], Tiny]
@@ -168,9 +162,10 @@ def test_language_of_a_recording_reaches_the_prompt(loaded: Tiny) -> None:
 
 
 def test_losses_have_no_second_implementation_of_the_model() -> None:
-    import vivace.finetune.losses as losses
+    from vivace import teacher_forcing
+    from vivace.finetune import losses
 
-    source = inspect.getsource(losses)
+    source = inspect.getsource(losses) + inspect.getsource(teacher_forcing)
     assert "talker.rows(" in source
     assert "softmax" not in source
     assert "scaled_dot_product" not in source

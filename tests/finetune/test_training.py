@@ -17,7 +17,6 @@ from vivace.adapter import Adapter, AdapterInfo, free_speaker_ids, with_speakers
 from vivace.checkpoint import Checkpoint
 from vivace.errors import TrainingDataError
 from vivace.finetune.examples import ExampleWriter, Transcript
-from vivace.finetune.losses import Example
 from vivace.finetune.options import TARGETS, TrainOptions
 from vivace.finetune.output import make_adapter, write_merged
 from vivace.finetune.plan import TrainingPlan, learning_rate
@@ -25,6 +24,7 @@ from vivace.finetune.prepare import Clip
 from vivace.finetune.trainable import Trainables, make_trainable
 from vivace.finetune.trainer import Trainer
 from vivace.model.talker import Qwen3TTS
+from vivace.teacher_forcing import Example
 from vivace.text.tokenizer import TextTokenizer
 
 CPU = torch.device("cpu")

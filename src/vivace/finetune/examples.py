@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vivace.errors import TextError
-from vivace.finetune.losses import Example
 from vivace.model.config import SPEAKER, ModelConfig
 from vivace.options import SpeechOptions
 from vivace.prompt import Prompt, preset_id
@@ -18,6 +17,7 @@ from vivace.script.prompts import PromptWriter
 from vivace.script.request import Request
 from vivace.script.script import Line, Script
 from vivace.speech import AUTO_LANGUAGE, TextLayout
+from vivace.teacher_forcing import Example
 from vivace.text.tokenizer import TextTokenizer
 
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from vivace.finetune.examples import ExampleWriter
-from vivace.finetune.losses import Example
 from vivace.finetune.options import TrainOptions
 from vivace.finetune.prepare import Clip
 from vivace.speech import AUTO_LANGUAGE
+from vivace.teacher_forcing import Example
 
 BATCHES_PER_SORT = 16  # batches among which examples are sorted by length, to pad less
 FINAL_RATE = 0.1  # of the highest learning rate, at the end

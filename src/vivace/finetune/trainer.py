@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vivace.errors import TrainingDataError
-from vivace.finetune.losses import CodeLosses, Example, code_losses, collate, count_predictions
+from vivace.finetune.losses import CodeLosses, code_losses
 from vivace.finetune.options import TrainOptions
 from vivace.finetune.trainable import Trainables
 from vivace.model.layers import Block
 from vivace.model.talker import Qwen3TTS
+from vivace.teacher_forcing import Example, collate, count_predictions
 
 BETAS = (0.9, 0.99)
 MOMENTS = ("exp_avg", "exp_avg_sq")

@@ -22,10 +22,11 @@ FLOORS = {
     "model": 1, "audio": 1, "text": 1, "sampling": 1, "device": 1, "hub": 1,
     "checkpoint": 2, "voices": 2, "verify": 2, "adapter": 2,
     "prompt": 3, "dialogue": 3, "options": 3, "quantize": 3,
-    "backends": 4, "script": 4, "timing": 4,
+    "backends": 4, "script": 4, "timing": 4, "teacher_forcing": 4,
     "engine": 5,
     "tts": 6, "plan": 6, "remote": 6,
     "compat": 7, "serve": 7, "integrations": 7, "books": 7, "finetune": 7,
+    "conformance": 7,
     "cli": 8,
     "__main__": 9,
 }  # fmt: skip

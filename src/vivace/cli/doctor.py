@@ -65,6 +65,7 @@ def _facts(machine: Machine) -> Iterator[tuple[str, str]]:
     yield "int8 and int4", _integer_kernels()
     yield "sound", f"plays through {machine.player}" if machine.player else machine.sound_error
     yield "model", os.environ.get("VIVACE_MODEL") or "the embedded voice (default)"
+    yield "proof", "`vivace verify MODEL` compares a model with golden values"
     yield "voices", str(VoiceLibrary().folder)
 
 

@@ -146,6 +146,28 @@ def add_quantize(commands: Commands) -> None:
     add_option(quantize, "--offline", None, "use only files in the local cache")
 
 
+def add_verify(commands: Commands) -> None:
+    summary = "compare a model with recorded golden values"
+    verify = add_command(commands, "verify", summary, "[MODEL] [OPTIONS]")
+    verify.description = (
+        "Load a model and compare token ids, vectors, states, codes and samples with recorded "
+        "values. Without --backend, --dtype and --weights, runs float32 with the backend eager, "
+        "then the fastest backend. Exit code 0: all required rows are ok; 1: a row differs; 2: "
+        "nothing is recorded for this model."
+    )
+    text = "Hugging Face id or checkpoint folder; default: $VIVACE_MODEL or the embedded voice"
+    verify.add_argument("model", metavar="MODEL", nargs="?", help=text)
+    files = verify.add_mutually_exclusive_group()
+    add_option(files, "--golden", "FILE", "golden values; default: those in the package")
+    text = "record golden values of MODEL (float32, eager) in a new FILE, and exit"
+    add_option(files, "--record", "FILE", text)
+    add_option(verify, "--json", "FILE", "write the report as JSON, without names and paths")
+    add_option(verify, "-q --quiet", None, "show no progress")
+    add_option(verify, "--revision", "REVISION", "branch, tag or commit of a Hugging Face id")
+    add_option(verify, "--offline", None, "use only files in the local cache")
+    options.add_machine(verify)
+
+
 def add_doctor(commands: Commands) -> None:
     summary = "check this machine and propose fixes; or check a server"
     doctor = add_command(

@@ -116,7 +116,8 @@ def _print_error(error: BaseException, argv: Sequence[str]) -> None:
 
 
 def _is_json(argv: Sequence[str]) -> bool:
-    return "--json" in argv and "bench" not in argv[:1]  # `bench --json` takes a file name
+    takes_file = list(argv[:1]) in (["bench"], ["verify"])  # `--json FILE`
+    return "--json" in argv and not takes_file
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -175,10 +175,13 @@ class CodecDecoder(nn.Module):
     def decode_latents(self, latents: Tensor, state: CausalState) -> Tensor:
         """Quantized vectors [B, codebook_dim, T] to samples; the entry point of training."""
         state.rewind()
-        x = self.pre_conv(latents, state).transpose(1, 2)
-        x = self.pre_transformer(x, state).transpose(1, 2)
+        x = self.transform_latents(latents, state).transpose(1, 2)
         for stage in self.upsample:
             x = stage(x, state)
         samples = self.decoder(x, state)[:, 0]
         state.num_frames += latents.shape[-1]
         return samples.clamp(-1.0, 1.0)
+
+    def transform_latents(self, latents: Tensor, state: CausalState) -> Tensor:
+        """The output of the transformer: [B, codebook_dim, T] to [B, T, latent_dim]."""
+        return self.pre_transformer(self.pre_conv(latents, state).transpose(1, 2), state)

@@ -1,0 +1,1 @@
+"""Proves a checkpoint against golden values: recorded token ids, states, codes and samples."""

@@ -1,0 +1,86 @@
+"""Results of `vivace verify`: rows with a status, and the report as JSON without personal data."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Status = Literal["ok", "differs", "not run"]
+FORMAT = "vivace.verify/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One comparison with golden values."""
+
+    check: str
+    result: str
+    threshold: str
+    status: Status
+    is_required: bool = True
+    values: Mapping[str, Any] = field(default_factory=dict)  # numbers behind the result
+
+    @property
+    def is_passed(self) -> bool:
+        return self.status == "ok" or not self.is_required
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """All comparisons with one backend and precision."""
+
+    backend: str
+    dtype: str
+    weights: str
+    device: str  # its type
+    load_s: float
+    frame_ms: Mapping[str, float]  # by request
+    rows: Sequence[Row]
+
+    @property
+    def label(self) -> str:
+        return run_label(self.backend, self.dtype, self.weights, self.device)
+
+
+def run_label(backend: str, dtype: str, weights: str, device: str) -> str:
+    precision = dtype if weights == "full" else f"{dtype} {weights}"
+    return f"{backend} {precision} on {device}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    kind: str  # of the checkpoint
+    size: str
+    sets: Sequence[str]  # golden sets that fit the checkpoint
+    not_recorded: Sequence[str]  # golden sets of other checkpoints
+    token_rows: Sequence[Row]
+    runs: Sequence[RunReport]
+
+    @property
+    def is_ok(self) -> bool:
+        rows = [*self.token_rows, *(row for run in self.runs for row in run.rows)]
+        return all(row.is_passed for row in rows)
+
+    def table(self) -> Iterator[tuple[str, str, str, str, str]]:
+        yield "run", "check", "result", "required", "status"
+        for label, rows in self._labelled():
+            for row in rows:
+                yield label, row.check, row.result, row.threshold, row.status
+        for run in self.runs:
+            for name, frame_ms in run.frame_ms.items():
+                yield run.label, f"time, {name}", f"{frame_ms:.1f} ms per frame", "-", "-"
+            yield run.label, "time, load", f"{run.load_s:.2f} s", "-", "-"
+
+    def as_json(self, machine: Mapping[str, Any]) -> dict[str, Any]:
+        """`machine`: versions and the names of processors."""
+        facts = {name: value for name, value in dataclasses.asdict(self).items() if name != "runs"}
+        runs = [dataclasses.asdict(run) for run in self.runs]
+        is_ok = self.is_ok
+        return {"format": FORMAT, "is_ok": is_ok, "machine": dict(machine), **facts, "runs": runs}
+
+    def _labelled(self) -> Iterator[tuple[str, Sequence[Row]]]:
+        yield "tokenizer", self.token_rows
+        for run in self.runs:
+            yield run.label, run.rows

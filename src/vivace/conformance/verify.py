@@ -1,0 +1,101 @@
+"""Chooses the golden sets of a checkpoint, loads it for every run, and collects the report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from vivace.checkpoint import Checkpoint
+from vivace.conformance.checks import check_run, check_tokens
+from vivace.conformance.golden import GoldenSet
+from vivace.conformance.report import Report, Row, RunReport, run_label
+from vivace.errors import RequestError
+from vivace.model.fp8 import Weights
+from vivace.tts import TTS
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """How a checkpoint is loaded; the names of `TTS.load`."""
+
+    backend: str = "auto"
+    dtype: str = "auto"
+    weights: Weights = "full"
+
+
+REFERENCE_RUN = Run("eager", "float32")
+DEFAULT_RUNS = (REFERENCE_RUN, Run())
+
+
+class NoGoldenError(RequestError):
+    """No golden set fits the checkpoint."""
+
+
+def verify_checkpoint(
+    checkpoint: Checkpoint,
+    golden_sets: Sequence[GoldenSet],
+    runs: Sequence[Run],
+    load: Callable[[Run], TTS],
+    show: Callable[[str], None] = lambda text: None,  # the current step
+) -> Report:
+    """Compare a checkpoint with the golden sets that fit it. NoGoldenError if none does."""
+    sets = [one for one in golden_sets if one.fits(checkpoint)]
+    config = checkpoint.config
+    if not sets:
+        raise NoGoldenError(
+            f"no golden values are recorded for this {config.tts_model_type} checkpoint "
+            f"(hidden size {config.talker_config.hidden_size}); record them on a machine that you "
+            "trust with --record FILE, and compare with --golden FILE"
+        )
+    for one in sets:
+        one.check_values(checkpoint)
+    token_rows: list[Row] = []
+    reports: list[RunReport] = []
+    for run in runs:
+        show(f"loading with backend {run.backend}, {run.dtype}")
+        began = time.perf_counter()
+        with load(run) as tts:
+            load_s = time.perf_counter() - began
+            label = _label(tts)
+            if label in (report.label for report in reports):
+                continue
+            token_rows = token_rows or list(check_tokens(tts.tokenizer, sets))
+            reports.append(_report(tts, sets, load_s, label, show))
+    return Report(
+        kind=config.tts_model_type,
+        size=config.tts_model_size,
+        sets=[one.name for one in sets],
+        not_recorded=[one.name for one in golden_sets if one not in sets],
+        token_rows=token_rows,
+        runs=reports,
+    )
+
+
+def _report(
+    tts: TTS, sets: Sequence[GoldenSet], load_s: float, label: str, show: Callable[[str], None]
+) -> RunReport:
+    frame_ms: dict[str, float] = {}
+    rows = []
+    for row in check_run(tts, sets, frame_ms):
+        show(f"{label}: {row.check}")
+        rows.append(row)
+    backend, dtype, weights, device = _facts(tts)
+    return RunReport(
+        backend=backend,
+        dtype=dtype,
+        weights=weights,
+        device=device,
+        load_s=round(load_s, 3),
+        frame_ms=frame_ms,
+        rows=rows,
+    )
+
+
+def _label(tts: TTS) -> str:
+    return run_label(*_facts(tts))
+
+
+def _facts(tts: TTS) -> tuple[str, str, str, str]:
+    dtype = str(tts.dtype).removeprefix("torch.")
+    return tts.engine.backend.name, dtype, tts.loaded.parts.model.weights, tts.device.type

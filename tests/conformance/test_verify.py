@@ -1,0 +1,218 @@
+"""`vivace verify` with tiny checkpoints and the embedded voice, whole and damaged."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from vivace.checkpoint import EMBEDDED
+from vivace.cli.main import main
+
+KINDS = ("base", "custom_voice", "voice_design")
+EAGER = ("--backend", "eager", "--dtype", "float32", "--device", "cpu")
+CODEC_FILE = "speech_tokenizer/model.safetensors"
+
+Rows = dict[str, str]  # status by the name of the check
+
+pytestmark = pytest.mark.usefixtures("unshared_weights")
+
+
+@pytest.fixture(scope="session")
+def golden(session_folder: Path, tiny_folder: Path) -> Callable[[str], Path]:
+    """The recorded values of a tiny checkpoint, made once."""
+
+    def find(kind: str) -> Path:
+        path = session_folder / f"golden-{kind}.npz"
+        if not path.exists():
+            whole = path.with_name(f"{path.stem}-{id(find)}.npz")
+            assert main(["verify", str(tiny_folder / kind), "--record", str(whole)]) == 0
+            whole.replace(path)
+        return path
+
+    return find
+
+
+def run(folder: Path, golden: Path, report: Path, *options: str) -> tuple[int, dict[str, Any]]:
+    arguments = ["verify", str(folder), "--golden", str(golden), "--json", str(report), *options]
+    return main(arguments), json.loads(report.read_text())
+
+
+def statuses(report: dict[str, Any]) -> Rows:
+    rows = [*report["token_rows"], *(row for one in report["runs"] for row in one["rows"])]
+    return {row["check"]: row["status"] for row in rows}
+
+
+def damage(folder: Path, target: Path, file: str, part: str) -> Path:
+    """A copy of a checkpoint in which one tensor is changed."""
+    shutil.copytree(folder, target)
+    tensors = load_file(target / file)
+    name = next(name for name in sorted(tensors) if part in name)
+    tensors[name] = (tensors[name].float().flip(0) * 1.5 + 0.1).to(tensors[name].dtype)
+    save_file(tensors, target / file)
+    return target
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_unchanged_checkpoint_passes_all_rows(
+    kind: str, tiny_folder: Path, golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    code, report = run(tiny_folder / kind, golden(kind), tmp_path / "report.json")
+    assert code == 0
+    assert report["is_ok"] is True
+    assert {row["status"] for row in report["token_rows"]} == {"ok"}
+    [reference, *others] = report["runs"]
+    assert (reference["backend"], reference["dtype"]) == ("eager", "float32")
+    assert {row["status"] for row in reference["rows"]} == {"ok"}
+    codes = [row for row in reference["rows"] if row["check"].startswith("codes")]
+    assert len(codes) == (2 if kind != "voice_design" else 1)
+    assert all(row["values"]["equal"] == row["values"]["codes"] > 0 for row in codes)
+    assert all(one["frame_ms"] and one["load_s"] > 0 for one in (reference, *others))
+
+
+TOKENS, TEXT, TALKER, FIRST, REST, CODEC = (
+    "token ids",
+    "text vectors",
+    "talker,",
+    "codebook 0",
+    "codebooks",
+    "codec,",
+)
+CASES = [  # file, part of a tensor's name, first row that differs, rows that stay
+    ("model.safetensors", "text_projection.linear_fc1.weight", TEXT, (TOKENS, TALKER, CODEC)),
+    ("model.safetensors", "talker.model.layers.0.mlp", TALKER, (TOKENS, TEXT, CODEC)),
+    ("model.safetensors", "talker.codec_head", FIRST, (TOKENS, TEXT, TALKER, REST, CODEC)),
+    (
+        "model.safetensors",
+        "code_predictor.model.layers.0.mlp",
+        REST,
+        (TOKENS, TEXT, TALKER, FIRST, CODEC),
+    ),
+    (CODEC_FILE, "decoder.pre_transformer.layers", CODEC, (TOKENS, TEXT, TALKER, FIRST, REST)),
+    (CODEC_FILE, "decoder.decoder.1.block.1", "codec, samples", (TOKENS, TEXT, FIRST, REST)),
+]
+
+
+@pytest.mark.parametrize(("file", "part", "found_by", "untouched"), CASES)
+def test_changed_tensor_is_found_by_its_row(
+    file: str,
+    part: str,
+    found_by: str,
+    untouched: tuple[str, ...],
+    tiny_folder: Path,
+    golden: Callable[[str], Path],
+    tmp_path: Path,
+) -> None:
+    broken = damage(tiny_folder / "custom_voice", tmp_path / "broken", file, part)
+    code, report = run(broken, golden("custom_voice"), tmp_path / "report.json", *EAGER)
+    rows = statuses(report)
+    assert code == 1
+    assert report["is_ok"] is False
+    assert "differs" in {rows[name] for name in rows if name.startswith(found_by)}
+    assert {rows[name] for name in rows if name.startswith(untouched)} == {"ok"}
+
+
+def test_changed_vocabulary_is_found_by_token_ids(
+    tiny_folder: Path, golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(tiny_folder / "custom_voice", broken)
+    vocab = json.loads((broken / "vocab.json").read_text())
+    vocab["e"], vocab["z"] = vocab["z"], vocab["e"]
+    (broken / "vocab.json").write_text(json.dumps(vocab))
+    code, report = run(broken, golden("custom_voice"), tmp_path / "report.json", *EAGER)
+    rows = statuses(report)
+    assert code == 1
+    assert {rows[name] for name in rows if name.startswith("token ids")} == {"differs"}
+    others = (name for name in rows if not name.startswith(("token ids", "codes")))
+    assert {rows[name] for name in others} == {"ok"}
+
+
+def test_bfloat16_run_reports_agreement_per_codebook(
+    tiny_folder: Path, golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    options = ("--dtype", "bfloat16", "--backend", "eager", "--device", "cpu")
+    _, report = run(tiny_folder / "base", golden("base"), tmp_path / "report.json", *options)
+    [only] = report["runs"]
+    assert only["dtype"] == "bfloat16"
+    rows = {row["check"]: row for row in only["rows"]}
+    residual = next(row for name, row in rows.items() if name.startswith("codebooks"))
+    assert len(residual["values"]["codebooks"]) == int(residual["check"].split()[3].rstrip(","))
+    assert not any(row["is_required"] for name, row in rows.items() if name.startswith("codes,"))
+    assert any(name.startswith("frames") for name in rows)
+
+
+def test_quantized_checkpoint_is_compared_and_not_recorded(
+    tiny_folder: Path,
+    golden: Callable[[str], Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / "int8"
+    source = str(tiny_folder / "custom_voice")
+    assert main(["quantize", source, "-o", str(folder), "--weights", "int8"]) == 0
+    _, report = run(folder, golden("custom_voice"), tmp_path / "report.json", *EAGER)
+    [only] = report["runs"]
+    assert only["weights"] == "int8"
+    assert not any(row["is_required"] for row in only["rows"] if row["check"].startswith("codes,"))
+    assert main(["verify", str(folder), "--record", str(tmp_path / "new.npz")]) == 1
+    assert "full weights" in capsys.readouterr().err
+
+
+def test_embedded_voice_passes_the_shipped_values(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "report.json"
+    assert main(["verify", "mini", *EAGER, "--json", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "0.6B-Base: not recorded for this checkpoint" in out
+    assert "ms per frame" in out
+    text = path.read_text()
+    report = json.loads(text)
+    assert report["sets"] == ["embedded voice"]
+    assert report["machine"]["torch"] == torch.__version__
+    assert set(statuses(report).values()) == {"ok"}
+    private = (getpass.getuser(), str(Path.home()), str(EMBEDDED), str(tmp_path))
+    assert not any(f'"{name}' in text or f"{name}/" in text for name in private)
+
+
+def test_checkpoint_without_golden_values_exits_with_2(
+    tiny_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", str(tiny_folder / "base")]) == 2
+    captured = capsys.readouterr()
+    assert "--record" in captured.err
+    assert captured.out == ""
+
+
+def test_set_of_another_kind_is_not_recorded_for_the_checkpoint(
+    tiny_folder: Path, golden: Callable[[str], Path]
+) -> None:
+    assert main(["verify", str(tiny_folder / "base"), "--golden", str(golden("voice_design"))]) == 2
+
+
+def test_existing_file_is_not_overwritten(
+    tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "golden.npz"
+    path.write_bytes(b"kept")
+    assert main(["verify", str(tiny_folder / "base"), "--record", str(path)]) == 1
+    assert "cannot write" in capsys.readouterr().err
+    assert path.read_bytes() == b"kept"
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 damaged"])
+def test_other_file_is_rejected_as_golden(
+    content: bytes, tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "golden.npz"
+    path.write_bytes(content)
+    assert main(["verify", str(tiny_folder / "base"), "--golden", str(path)]) == 1
+    assert "is not a golden file" in capsys.readouterr().err

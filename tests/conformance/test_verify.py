@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import getpass
 import json
 import shutil
@@ -15,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from vivace.checkpoint import EMBEDDED
 from vivace.cli.main import main
+from vivace.conformance.golden import load_golden, save_golden
 
 KINDS = ("base", "custom_voice", "voice_design")
 EAGER = ("--backend", "eager", "--dtype", "float32", "--device", "cpu")
@@ -164,6 +166,44 @@ def test_quantized_checkpoint_is_compared_and_not_recorded(
     assert not any(row["is_required"] for row in only["rows"] if row["check"].startswith("codes,"))
     assert main(["verify", str(folder), "--record", str(tmp_path / "new.npz")]) == 1
     assert "full weights" in capsys.readouterr().err
+
+
+def test_request_that_fails_is_not_run_and_exits_with_1(
+    tiny_folder: Path, golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    [one] = load_golden(golden("custom_voice"))
+    requests = [dataclasses.replace(each, preset="nobody") for each in one.requests[:1]]
+    changed = tmp_path / "changed.npz"
+    save_golden([dataclasses.replace(one, requests=requests)], changed)
+    folder, path = tiny_folder / "custom_voice", tmp_path / "report.json"
+    code, report = run(folder, changed, path, *EAGER)
+    assert code == 1
+    failed = [row for row in report["runs"][0]["rows"] if row["status"] == "not run"]
+    assert {row["result"] for row in failed} == {"UnknownVoiceError"}
+    assert statuses(report)["codec, samples"] == "ok"
+
+
+def test_changed_code_is_found_with_its_frame(
+    tiny_folder: Path, golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    [one] = load_golden(golden("voice_design"))
+    [request] = one.requests
+    codes = request.codes.copy()
+    codes[-1, -1] ^= 1
+    changed = tmp_path / "changed.npz"
+    save_golden(
+        [dataclasses.replace(one, requests=[dataclasses.replace(request, codes=codes)])], changed
+    )
+    folder, path = tiny_folder / "voice_design", tmp_path / "report.json"
+    code, report = run(folder, changed, path, *EAGER)
+    assert code == 1
+    row = next(row for row in report["runs"][0]["rows"] if row["check"] == "codes, design")
+    assert row["status"] == "differs"
+    assert row["values"] == {
+        "equal": codes.size - 1,
+        "codes": codes.size,
+        "first_difference": len(codes) - 1,
+    }
 
 
 def test_embedded_voice_passes_the_shipped_values(

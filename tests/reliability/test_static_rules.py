@@ -21,7 +21,7 @@ QUEUES = ("Queue", "LifoQueue", "PriorityQueue", "JoinableQueue")
 # Wake-ups of threads: their senders wait for answers, so few are queued.
 SIMPLE_QUEUES = (
     *("vivace/engine/stream.py", "vivace/engine/batch.py", "vivace/engine/thread.py"),
-    "vivace/audio/writer.py",
+    *("vivace/audio/writer.py", "vivace/remote/host.py"),
 )
 Rule = Callable[[ast.AST, str], bool]
 

@@ -20,7 +20,8 @@ LARGE = (ModelSpec("large", "Qwen/Qwen3-TTS-12Hz-0.6B-Base"),)
     ("num_cores", "settings", "has_gpu", "expected"),
     [
         (16, {"models": LARGE}, True, 4),
-        (128, {"models": LARGE}, True, 8),
+        (128, {"models": LARGE}, True, worker_count.MAX_WORKERS),
+        (4 * worker_count.MAX_WORKERS - 1, {"models": LARGE}, True, worker_count.MAX_WORKERS - 1),
         (8, {"models": LARGE}, True, 2),
         (7, {"models": LARGE}, True, 1),
         (16, {"models": LARGE}, False, 1),

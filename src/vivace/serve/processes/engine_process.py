@@ -42,7 +42,7 @@ from vivace.serve.processes.shared_metrics import ServerMetrics
 
 log = logging.getLogger(__name__)
 
-MIN_PUBLISH_S, MAX_PUBLISH_S = 0.02, 0.2  # between two publications of the load
+SHORTEST_PUBLISH_S, LONGEST_PUBLISH_S = 0.02, 0.2  # between two publications of the load
 PUBLISH_SHARE = 0.02  # of the interpreter's time at most
 METRICS_S = 0.5  # between two publications of gauges
 
@@ -260,7 +260,9 @@ class EngineProcess:
             except Exception:  # the workers would refuse requests for ever
                 log.exception("the load could not be published")
             spent_s = time.perf_counter() - began
-            await asyncio.sleep(min(MAX_PUBLISH_S, max(MIN_PUBLISH_S, spent_s / PUBLISH_SHARE)))
+            await asyncio.sleep(
+                min(LONGEST_PUBLISH_S, max(SHORTEST_PUBLISH_S, spent_s / PUBLISH_SHARE))
+            )
 
     def _publish_loads(self) -> None:
         for model in self.registry.loaded():

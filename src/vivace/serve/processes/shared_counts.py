@@ -7,7 +7,6 @@ the other processes, and clears the cells of a worker that has ended.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import mmap
 import os
@@ -153,6 +152,8 @@ class SharedCounts:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
+        import fcntl  # not on Windows, where a server has one process
+
         fcntl.lockf(self._file, fcntl.LOCK_EX)  # of this process, and free when it ends
         try:
             yield

@@ -46,8 +46,8 @@ DRAIN_REPLY_S = 1.0  # for the workers to report their streams
 STOP_TIMEOUT_S = 15.0  # after the drain, until a process is killed
 WORKER_PAUSES_S = (0.0, 1.0, 2.0, 4.0, 8.0)  # before a worker that ends early is started again
 EARLY_S = 10.0
-MAX_FOLDER_CHARS = 80  # the path of a Unix socket has at most 107
-MAX_LINE_BYTES = 1 << 24  # the crash state of the engine has a line for each request with strikes
+FOLDER_CHARS = 80  # the path of a Unix socket has at most 107
+LINE_BYTES = 1 << 24  # the crash state of the engine has a line for each request with strikes
 
 StartCommand = Callable[[int], list[str]]
 ShowReady = Callable[[str, str | None, list[str]], None]
@@ -80,9 +80,7 @@ class Child:
 
     async def read(self, on_values: Callable[[Values], None]) -> int:
         """Read messages until the process ends. Returns its exit code."""
-        reader, writer = await asyncio.open_unix_connection(
-            sock=self._control, limit=MAX_LINE_BYTES
-        )
+        reader, writer = await asyncio.open_unix_connection(sock=self._control, limit=LINE_BYTES)
         try:
             while line := await reader.readline():
                 on_values(json.loads(line))
@@ -106,7 +104,7 @@ class Supervisor:
         self._reports, self._show_ready = reports, show_ready
         self._start_command = start_command
         self._settings = self._reserve_ports(settings)
-        long_path = len(tempfile.gettempdir()) > MAX_FOLDER_CHARS
+        long_path = len(tempfile.gettempdir()) > FOLDER_CHARS
         self._folder = Path(tempfile.mkdtemp(prefix="vivace-", dir="/tmp" if long_path else None))
         (self._folder / METRICS).mkdir()
         self._counts = SharedCounts.create(len(settings.served_models), num_workers)

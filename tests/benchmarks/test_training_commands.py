@@ -76,7 +76,8 @@ def test_finetune_proof_command(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "proof.json"
     run("finetune_proof.py", "--adapter", tmp_path / "me.safetensors", "--recordings", tmp_path,
         "--text", tmp_path / "lines.txt", "--json", out,
-        TTS=FakeTTS, Voiceprint=FakeVoiceprint, Recogniser=lambda: lambda *_: "one two")  # fmt: skip
+        TTS=FakeTTS, Voiceprint=FakeVoiceprint,
+        Recogniser=lambda: lambda *_: "one two")  # fmt: skip
     report = read(out)
     assert report["word_errors"] == dict.fromkeys(("me", "heart", "michael"), 0.5)
     assert report["likeness"]["me, recordings"] > report["likeness"]["michael"]

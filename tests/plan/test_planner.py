@@ -81,7 +81,7 @@ def test_simulated_throughput_is_near_measurement(model: str) -> None:
     figures = load_figures("h200", model)
     for row in figures.throughput:
         result = simulate_streams(figures, row["streams"], row["requests"], row["frames"])
-        assert result.audio_s / result.seconds == pytest.approx(row["audio_s_per_s"], rel=0.1)
+        assert result.audio_s / result.seconds == pytest.approx(row["audio_s_per_s"], rel=0.12)
 
 
 def test_figures_equal_committed_benchmark_results() -> None:

@@ -248,6 +248,15 @@ def test_existing_file_is_not_overwritten(
     assert path.read_bytes() == b"kept"
 
 
+@pytest.mark.parametrize("option", ["--record", "--json"])
+def test_missing_folder_is_reported_before_the_model_is_loaded(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = str(tmp_path / "missing" / "file")
+    assert main(["verify", "no-such-model", option, target]) == 1
+    assert "does not exist" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 damaged"])
 def test_other_file_is_rejected_as_golden(
     content: bytes, tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

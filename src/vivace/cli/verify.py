@@ -34,6 +34,8 @@ PRIVATE = ("date", "commit")  # facts of the machine that a report does not need
 
 def verify(arguments: argparse.Namespace) -> int:
     """Print the table. Returns 0 if all required rows are ok."""
+    _check_output(arguments.record, may_exist=False)
+    _check_output(arguments.json, may_exist=True)
     with ProgressLine(is_quiet=arguments.quiet) as line:
         line.show("looking for the model")
         folder = find_folder(
@@ -59,6 +61,17 @@ def verify(arguments: argparse.Namespace) -> int:
     if arguments.json is not None:
         _write_json(report, Path(arguments.json))
     return 0 if report.is_ok else DIFFERS
+
+
+def _check_output(file: str | None, *, may_exist: bool) -> None:
+    """Raise RequestError before the work if a file cannot be written."""
+    if file is None:
+        return
+    path = Path(file)
+    if not path.parent.is_dir():
+        raise RequestError(f"cannot write {path}: the folder {path.parent} does not exist")
+    if path.is_dir() or (path.exists() and not may_exist):
+        raise RequestError(f"cannot write {path}: it exists")
 
 
 def _runs(arguments: argparse.Namespace) -> tuple[Run, ...]:

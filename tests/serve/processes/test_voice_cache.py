@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from vivace.serve.processes import engine_clients
@@ -20,7 +21,8 @@ def test_least_recently_used_voice_is_dropped_above_the_limit() -> None:
         cache = VoiceCache()
         names = [str(number) for number in range(engine_clients.MAX_CLONES)]
         for name in [*names, "0", "new", "0", "1"]:
-            assert await cache.get(name, lambda name=name: make(name)) == name
+            found: Any = await cache.get(name, partial(make, name))
+            assert found == name
 
     asyncio.run(use())
     assert made[: engine_clients.MAX_CLONES] == [str(n) for n in range(engine_clients.MAX_CLONES)]

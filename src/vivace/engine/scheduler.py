@@ -223,8 +223,8 @@ class Scheduler(Generic[S]):
         count = len(self.queue)
         if not self.shares_work:
             count = min(count, 1)
-        elif any(map(self._begins, self.active)):
-            count = min(count, MAX_ADMITTED)
+        elif count > MAX_ADMITTED and any(map(self._begins, self.active)):
+            count = MAX_ADMITTED
         while count and self._has_slot():
             count -= 1
             one = self.queue.popleft()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import pytest
 
@@ -14,6 +15,11 @@ from tests.support.serving import Running
 def examples(page: str) -> list[str]:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     return re.findall(r"^```py\n(.*?)^```", text, re.M | re.S)
+
+
+@runtime_checkable
+class Closable(Protocol):
+    def close(self) -> None: ...
 
 
 EXAMPLES = examples("websockets.md")
@@ -28,6 +34,8 @@ def test_example_of_the_page_runs(
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     exec(compile(code.replace("127.0.0.1:8000", f"127.0.0.1:{server.port}"), "page", "exec"), names)
+    if isinstance(client := names.get("client"), Closable):
+        client.close()  # an example leaves this to the end of the process
     audio = names.get("audio")
     assert audio is None or (isinstance(audio, bytes) and len(audio) > 10_000)
 

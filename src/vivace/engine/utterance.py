@@ -9,7 +9,6 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import Enum, auto
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +25,7 @@ from vivace.engine.follower import (
 from vivace.engine.frame_block import FrameBlock
 from vivace.engine.guard import SILENCE, StallDetector, frame_budget
 from vivace.engine.turn_report import TurnHook
+from vivace.engine.utterance_state import STATE_OF, State
 from vivace.errors import NumericError
 from vivace.prompt import Prompt
 from vivace.speech import MAX_SEED, FinishReason, SamplingParams
@@ -35,26 +35,6 @@ MAX_RETRIES = 3  # of one utterance
 MAX_SILENT_FRAMES = 12  # at the start, for which turns are shortened
 MAX_MASKED_FRAMES = 25  # in which the end of speech is not drawn after an early end
 RETRY_STRIDE = 0x9E3779B97F4A7C15  # between the seeds of retries
-
-
-class State(Enum):
-    QUEUED = auto()  # waits for a slot
-    RUNNING = auto()
-    NEEDS_TEXT = auto()  # the slot makes no frame before the next part of a live text
-    RETRYING = auto()  # frames were dropped; needs a new slot to make them again
-    ENDING = auto()  # all frames are made; the last ones are not yet rendered
-    DONE = auto()
-    FAILED = auto()
-    CANCELLED = auto()
-
-
-STATE_OF: dict[SlotStatus, State] = {
-    "running": State.RUNNING,
-    "waiting": State.NEEDS_TEXT,
-    "stop": State.ENDING,
-    "length": State.ENDING,
-    "failed": State.ENDING,
-}
 
 
 def _retry_seed(seed: int, num_retries: int) -> int:

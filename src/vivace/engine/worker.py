@@ -16,7 +16,8 @@ from vivace.device import is_context_lost, use_threads
 from vivace.engine.pipeline import Pipeline, describe, engine_error
 from vivace.engine.scheduler import EngineLimits, Plan, Scheduler
 from vivace.engine.turn_report import TurnHook, TurnReport, call_hooks
-from vivace.engine.utterance import State, Utterance
+from vivace.engine.utterance import Utterance
+from vivace.engine.utterance_state import State
 from vivace.engine.wait import WaitEstimator
 from vivace.errors import EngineError, QueueFullError
 from vivace.model.config import Head

@@ -35,8 +35,8 @@ SMALLEST_INT4, LARGEST_INT4 = -8, 7
 LARGEST_HALF = 65504.0
 ROWS_AT_ONCE = 1 << 17  # weights per pass of the search for scales; they stay in the cache
 
-# Candidates for the scale, as divisors of the number of largest magnitude. In int4 the divisors are
-# negative: the largest number becomes -8, so that the range has one step more.
+# Candidates for the scale, as divisors of the number of largest magnitude. The divisors of int4 are
+# negative. They map this number to -8, because the range from -8 to 7 is longer on that side.
 INT4_DIVISORS = tuple(-6.0 - 0.35 * step for step in range(8))
 INT8_DIVISORS = tuple(float(LARGEST_INT8 + 8 * step) for step in range(4))
 

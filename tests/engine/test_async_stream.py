@@ -9,7 +9,7 @@ import itertools
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, cast
@@ -20,6 +20,7 @@ import pytest
 from tests.support.scripted_backend import SpeakingBackend, wait_until, wait_until_empty
 from vivace import TTS
 from vivace.audio.clip import AudioChunk
+from vivace.backends.base import Frames, Slot
 from vivace.engine.async_stream import AsyncStream, LoopWakers
 from vivace.engine.scheduler import PACES
 from vivace.engine.steps import Wait
@@ -232,8 +233,27 @@ def test_astream_raises_at_first_chunk_and_frees_its_slot_when_dropped() -> None
         wait_until_empty(tts.engine, backend)
 
 
+@dataclasses.dataclass
+class ExtendingBackend(SpeakingBackend):
+    """Calls `during_turn` once, in a turn, and counts the turns until `extend`."""
+
+    during_turn: Callable[[], None] | None = None
+    turns_until_extended: int | None = None
+    _num_turns: int = 0
+
+    def step(self, slots: Sequence[Slot], num_frames: int) -> Frames:
+        self._num_turns += 1
+        if self.during_turn is not None:
+            action, self.during_turn, self._num_turns = self.during_turn, None, 0
+            action()
+        return super().step(slots, num_frames)
+
+    def extend(self, slot: Slot, text_ids: Sequence[int], is_last: bool) -> None:
+        self.turns_until_extended = self._num_turns
+
+
 def test_live_text_is_appended_while_other_readers_are_busy() -> None:
-    backend = SpeakingBackend(num_frames=1_000, step_s=0.001)
+    backend = ExtendingBackend(num_frames=100_000, step_s=0.001)
     with backend.load() as tts:
         done = threading.Event()
 
@@ -246,16 +266,15 @@ def test_live_text_is_appended_while_other_readers_are_busy() -> None:
         for thread in busy:
             thread.start()
         wait_until(lambda: tts.engine.num_running == 12)
-        num_turns = len(backend.steps)
-        tts.engine.call(lambda: None)
-        utterance = tts.engine._worker.scheduler.running[0]
-        tts.engine.extend(utterance, [1], False)
-        wait_until(lambda: backend.num_extended)
-        assert len(backend.steps) - num_turns <= 3
+        utterance = tts.engine.call(lambda: tts.engine._worker.scheduler.running[0])
+        backend.during_turn = lambda: tts.engine.extend(utterance, [1], False)
+        wait_until(lambda: backend.turns_until_extended is not None)
         done.set()
         for thread in busy:
             thread.join(SOON_S)
             assert not thread.is_alive()
+        assert backend.turns_until_extended is not None
+        assert backend.turns_until_extended <= 3
 
 
 def test_engine_reports_its_load_and_every_turn() -> None:

@@ -149,13 +149,11 @@ class SpeakingBackend(ScriptedBackend):
     """Speaks any prompt of the embedded voice with `num_frames` frames that encode the seed."""
 
     num_frames: int = 12
-    num_extended: int = 0
 
     def admit(self, prompt: Prompt, sampling: SamplingParams) -> Slot:
         return super().admit(script(self.num_frames), sampling)
 
-    def extend(self, slot: Slot, text_ids: Sequence[int], is_last: bool) -> None:
-        self.num_extended += 1
+    def extend(self, slot: Slot, text_ids: Sequence[int], is_last: bool) -> None: ...
 
     def step(self, slots: Sequence[Slot], num_frames: int) -> Frames:
         frames = super().step(slots, num_frames)

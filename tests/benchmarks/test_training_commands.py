@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import wave
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from tests.benchmarks.conftest import Run
 from vivace.checkpoint import EMBEDDED
+from vivace.finetune.options import TrainOptions
 
 WIDTH, NUM_HEADS, HEAD_DIM = 128, 2, 64
 Sound = tuple[NDArray[np.float32], int]
@@ -28,9 +30,14 @@ def read(path: Path) -> dict[str, Any]:
 
 def test_finetune_command(run: Run, tmp_path: Path) -> None:
     config = json.loads((EMBEDDED / "config.json").read_text("utf-8"))
+    talker = config["talker_config"]
+    del config["timing_config"]  # names a layer
+    for part in (talker, talker["code_predictor_config"]):
+        part["num_hidden_layers"] = 1
     out = tmp_path / "finetune.json"
     run("finetune.py", "--shapes", "embedded", "--steps", 1, "--device", "cpu", "--json", out,
-        released_config=lambda shape: config)  # fmt: skip
+        released_config=lambda shape: config,
+        TrainOptions=partial(TrainOptions, rows_per_batch=64, rows_per_step=64))  # fmt: skip
     [result] = read(out)["runs"]
     assert result["step_s"] > 0
     assert np.isfinite(result["loss"])

@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 
 from vivace import TTS
 from vivace.audio.files import read_audio
+from vivace.checkpoint_files import package_file
 from vivace.cli.bench.machine import machine
-from vivace.verify import Recogniser, package_file, word_error_rate
+from vivace.verify import Recogniser, word_error_rate
 
 Samples = NDArray[np.float32]
 RATE, NUM_MELS, WINDOW, HOP, FFT = 16_000, 80, 400, 160, 512

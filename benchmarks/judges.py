@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vivace.verify import WHISPER_PACKAGES, Recogniser, checked, package_file
+from vivace.checkpoint_files import checked, package_file
+from vivace.verify import WHISPER_PACKAGES, Recogniser
 
 __all__ = ["NaturalnessJudge", "Recogniser", "SpeakerJudge", "resample"]
 

@@ -12,8 +12,9 @@ import pytest
 
 from tests.support.scripted_attention import FollowedBackend
 from vivace import TTS
+from vivace.checkpoint_files import checked
 from vivace.errors import CheckpointError, RequestError
-from vivace.verify import Verifier, check_recogniser, checked, word_error_rate
+from vivace.verify import Verifier, check_recogniser, word_error_rate
 
 TEXT = "Seven grey herons stood beside the old canal."
 

@@ -1,11 +1,15 @@
 """The files of a checkpoint: reads text files, checks the length of weights, frees mapped pages.
 
+Also finds weights in installed packages and checks their digests.
+
 Pipes, devices and huge text files raise CheckpointError.
 """
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import importlib.util
 import json
 import os
 import stat
@@ -55,6 +59,22 @@ def truncated_tensor(path: Path) -> str | None:
         return None
     beyond = [name for name, end in ends.items() if end > num_bytes]
     return min(beyond, key=ends.__getitem__, default=None)
+
+
+def checked(path: Path, digest: str) -> Path:
+    """Return the path if the file has this SHA-256; otherwise raise CheckpointError."""
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    if found != digest:
+        raise CheckpointError(f"{path} has SHA-256 {found}; {digest} was expected")
+    return path
+
+
+def package_file(package: str, name: str) -> Path:
+    """The path of a file in an installed package. The package is not imported."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(f"{package} is not installed")
+    return Path(spec.origin).parent / name
 
 
 def release_pages(path: Path) -> None:

@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vivace.audio.resample import resample
+from vivace.checkpoint_files import checked, package_file
 from vivace.disk import user_cache
-from vivace.errors import CheckpointError, RequestError, install_command
+from vivace.errors import RequestError, install_command
 from vivace.text.normalize import normalize_text
 
 Samples = NDArray[np.float32]
@@ -119,21 +120,6 @@ def _distance(wanted: Sequence[str], found: Sequence[str]) -> int:
 
 
 # -- weights -----------------------------------------------------------------------------------
-
-
-def checked(path: Path, digest: str) -> Path:
-    """Return the path if the file has this SHA-256; otherwise raise CheckpointError."""
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
-    if found != digest:
-        raise CheckpointError(f"{path} has SHA-256 {found}; {digest} was expected")
-    return path
-
-
-def package_file(package: str, name: str) -> Path:
-    spec = importlib.util.find_spec(package)
-    if spec is None or spec.origin is None:
-        raise ModuleNotFoundError(f"{package} is not installed")
-    return Path(spec.origin).parent / name
 
 
 def _whisper_folder() -> Path:

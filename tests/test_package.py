@@ -23,7 +23,7 @@ FLOORS = {
     "checkpoint": 2, "voices": 2, "verify": 2, "adapter": 2, "mark": 2,
     "prompt": 3, "dialogue": 3, "options": 3, "quantize": 3,
     "backends": 4, "script": 4, "timing": 4, "teacher_forcing": 4,
-    "engine": 5,
+    "engine": 5, "export": 5,
     "tts": 6, "plan": 6, "remote": 6,
     "compat": 7, "serve": 7, "integrations": 7, "books": 7, "finetune": 7,
     "conformance": 7,
@@ -68,6 +68,8 @@ HOMES = {  # third-party packages and the only packages that may import them
     "ray": {"serve"},
     "fsspec": {"voices"},
     "lxml": {"books"},
+    "onnx": {"export"},
+    "onnxruntime": {"export"},
 }
 GROUND_FLOOR_STRANGERS = {"torch", "numpy"}
 BANNED_PACKAGES = {"transformers", "torchaudio", "librosa", "einops", "accelerate"}

@@ -55,7 +55,7 @@ def quantize_checkpoint(
             f"{checkpoint.folder} is already quantized to {stored.weights}; quantize the original"
         )
     try:
-        with _new_folder(folder) as unfinished:
+        with new_folder(folder) as unfinished:
             _copy_files(checkpoint.folder, unfinished)
             _write_config(checkpoint.folder / "config.json", unfinished, weights)
             with open_quantized(checkpoint.config, checkpoint.folder, weights) as (model, tensors):
@@ -95,7 +95,7 @@ def write_tensors(
 
 
 @contextmanager
-def _new_folder(folder: Path) -> Iterator[Path]:
+def new_folder(folder: Path) -> Iterator[Path]:
     """A folder beside the target that becomes the target at the end and is removed on errors."""
     folder = folder.expanduser().absolute()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

@@ -146,6 +146,25 @@ def add_quantize(commands: Commands) -> None:
     add_option(quantize, "--offline", None, "use only files in the local cache")
 
 
+def add_export(commands: Commands) -> None:
+    summary = "write a small model as ONNX graphs, for browsers"
+    export = add_command(commands, "export", summary, "[MODEL] -o FOLDER [OPTIONS]")
+    export.description = (
+        "Write the graphs of a model of at most 400 MB, its tokenizer and manifest.json to a new "
+        "folder, and print the folder. Needs the extra onnx."
+    )
+    text = "Hugging Face id or checkpoint folder; default: mini, the embedded voice"
+    export.add_argument("name", metavar="MODEL", nargs="?", default="mini", help=text)
+    add_option(export, "-o --output", "FOLDER", "new folder of the graphs", required=True)
+    text = "format of the graphs: onnx"
+    add_option(export, "--format", "FORMAT", text, choices=("onnx",), default="onnx")
+    text = "int8 (default), float16 or float32: the same codes as the package"
+    choices = ("int8", "float16", "float32")
+    add_option(export, "--weights", "WEIGHTS", text, choices=choices, default="int8")
+    add_option(export, "--revision", "REVISION", "branch, tag or commit of a Hugging Face id")
+    add_option(export, "--offline", None, "use only files in the local cache")
+
+
 def add_verify(commands: Commands) -> None:
     summary = "compare a model with recorded golden values"
     verify = add_command(commands, "verify", summary, "[MODEL] [OPTIONS]")

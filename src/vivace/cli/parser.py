@@ -70,6 +70,7 @@ def build_parser() -> tuple[argparse.ArgumentParser, list[str]]:
     machine_commands.add_models(commands)
     machine_commands.add_download(commands)
     machine_commands.add_quantize(commands)
+    machine_commands.add_export(commands)
     machine_commands.add_verify(commands)
     machine_commands.add_doctor(commands)
     return parser, list(commands.choices)

@@ -1,0 +1,1 @@
+"""Checkpoints as ONNX graphs, for onnxruntime in browsers and other programs."""

@@ -40,14 +40,23 @@ export class Track {
 		return floats;
 	}
 
-	toWav() {
-		const data = this.samples.slice(0, this.length);
+	// `comment`: ASCII text in the file's metadata (INFO chunk); "" writes no metadata.
+	toWav(comment = "") {
+		const data = this.samples.slice(0, this.length), info = infoChunk(comment);
 		const head = new DataView(new ArrayBuffer(44));
-		const words = [0x46464952, 36 + data.byteLength, 0x45564157, 0x20746d66, 16, 0x10001, // RIFF WAVE fmt
+		const words = [0x46464952, 36 + info.length + data.byteLength, 0x45564157, 0x20746d66, 16, 0x10001, // RIFF WAVE fmt
 			this.rate, 2 * this.rate, 0x100002, 0x61746164, data.byteLength]; // data
 		words.forEach((word, i) => head.setUint32(4 * i, word, true));
-		return new Blob([head, data], { type: "audio/wav" });
+		return new Blob([head.buffer.slice(0, 36), info, head.buffer.slice(36), data], { type: "audio/wav" });
 	}
+}
+
+// LIST chunk of a WAV file with one comment, ended by a zero and padded to an even length.
+function infoChunk(comment) {
+	if (!comment) return new Uint8Array(0);
+	const text = comment.padEnd(comment.length + 2 - (comment.length % 2), "\0");
+	const word = (value) => String.fromCharCode(...[0, 8, 16, 24].map((shift) => (value >> shift) & 255));
+	return Uint8Array.from(`LIST${word(12 + text.length)}INFOICMT${word(text.length)}${text}`, (c) => c.charCodeAt(0));
 }
 
 export class Player extends EventTarget {

@@ -6,6 +6,7 @@ import { $, clearErrors, make, put, say, showError } from "./dom.js";
 import { clockTime } from "./history.js";
 import { Wave } from "./wave.js";
 
+const WAV_COMMENT = "AI-generated speech; made with Vivace";
 const VOLUME_STORE = "vivace.volume";
 const AUDIBLE_PEAK = 10 ** (-50 / 20); // -50 dBFS, as in the server's `audible_ms`
 
@@ -111,7 +112,7 @@ export class Stage {
 		clearErrors();
 		$("download").disabled = true;
 		try {
-			const href = URL.createObjectURL(format === "wav" ? track.toWav() : await encode(track, format));
+			const href = URL.createObjectURL(format === "wav" ? track.toWav(WAV_COMMENT) : await encode(track, format));
 			make("a", { href, download: `${words || "speech"}.${format}` }).click();
 			setTimeout(() => URL.revokeObjectURL(href), 10000);
 		} catch (error) {

@@ -1,0 +1,175 @@
+"""Assemble the page that speaks in the browser: sources, an exported voice and onnxruntime-web.
+
+    python scripts/make_try_page.py build/site/try
+    python scripts/make_try_page.py public/try --model ./my-checkpoint
+
+The folder is complete and static: copy it to any web server. `--export FOLDER` takes the result of
+`vivace export --format onnx` instead of exporting `--model`. onnxruntime-web (MIT) comes from the
+npm registry in the pinned version and is checked against the pinned digest; `--runtime FILE` takes
+a downloaded package. Needs npm unless the package is given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import gzip
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = ROOT / "docs" / "try"
+PAGE = ROOT / "src" / "vivace" / "serve" / "page"
+TEXT = ROOT / "src" / "vivace" / "text"
+# Files of the server's page that this page uses, written once.
+SHARED = (
+    "api.js", "audio.js", "dom.js", "history.js", "ring.js", "stage.js", "text.js", "theme.js",
+    "wave.js", "worklet.js", "style.css", "icon.svg", "newsreader.woff2", "newsreader-italic.woff2",
+    "newsreader-bold-italic.woff2", "newsreader-LICENSE.txt",
+)  # fmt: skip
+TABLES = (TEXT / "normalize" / "english" / "words.json", TEXT / "abbreviations.json")
+VOICE_FILES = ("manifest.json", "vocab.json", "merges.txt", "frame.onnx", "codec.onnx")
+RUNTIME = "onnxruntime-web@1.30.0"
+RUNTIME_SHA512 = (
+    "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ=="
+)
+RUNTIME_SCRIPT = "package/dist/ort.wasm.bundle.min.mjs"
+RUNTIME_WASM = "package/dist/ort-wasm-simd-threaded.wasm"
+MAX_DOWNLOAD_BYTES = 25_000_000
+
+
+class BuildError(Exception):
+    """The page cannot be assembled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """A file that the page downloads when it first speaks."""
+
+    name: str
+    body: bytes
+
+    @classmethod
+    def packed(cls, name: str, body: bytes) -> Asset:
+        """Compressed here: not every web server compresses, and the page counts the bytes."""
+        return cls(f"{name}.gz", gzip.compress(body, 9, mtime=0))
+
+    def describe(self) -> dict[str, object]:
+        return {"bytes": len(self.body), "sha256": hashlib.sha256(self.body).hexdigest()}
+
+
+def assemble(out: Path, voice: Path, runtime: Path, *, max_bytes: int = MAX_DOWNLOAD_BYTES) -> int:
+    """Write the page to `out`; return the bytes of its first download."""
+    shutil.rmtree(out, ignore_errors=True)
+    shutil.copytree(SOURCES, out)
+    (out / "page").mkdir()
+    for name in SHARED:
+        shutil.copy2(PAGE / name, out / "page" / name)
+    with tarfile.open(runtime) as package:
+        (out / "ort").mkdir()
+        script = _member(package, RUNTIME_SCRIPT)
+        (out / "ort" / Path(RUNTIME_SCRIPT).name).write_bytes(_without_map(script))
+        wasm = _member(package, RUNTIME_WASM)
+    assets = [Asset.packed("ort.wasm", wasm), *_voice_assets(voice)]
+    assets += [Asset.packed(path.name, path.read_bytes()) for path in TABLES]
+    num_bytes = sum(len(asset.body) for asset in assets)
+    if num_bytes > max_bytes:
+        raise BuildError(
+            f"the first download is {num_bytes / 1e6:.1f} MB and the limit is "
+            f"{max_bytes / 1e6:.0f} MB; export the voice with --weights int8"
+        )
+    _write_assets(out / "assets", assets, _voices(voice))
+    return num_bytes
+
+
+def _write_assets(folder: Path, assets: list[Asset], voices: list[str]) -> None:
+    folder.mkdir()
+    for asset in assets:
+        (folder / asset.name).write_bytes(asset.body)
+    listed = {"voices": voices, "files": {asset.name: asset.describe() for asset in assets}}
+    (folder / "list.json").write_text(json.dumps(listed, indent=1) + "\n", encoding="utf-8")
+
+
+def _voices(voice: Path) -> list[str]:
+    manifest = json.loads((voice / "manifest.json").read_text(encoding="utf-8"))
+    names = list(manifest["prompt"]["before_text"])
+    if not names or manifest["prompt"]["layout"] != "whole":
+        raise BuildError(f"{voice}: the page needs a checkpoint with preset speakers")
+    return names
+
+
+def _voice_assets(voice: Path) -> Iterator[Asset]:
+    for name in VOICE_FILES:
+        if not (voice / name).is_file():
+            raise BuildError(f"{voice} has no {name}; write it with vivace export --format onnx")
+        yield Asset.packed(name, (voice / name).read_bytes())
+
+
+def _member(package: tarfile.TarFile, name: str) -> bytes:
+    file = package.extractfile(name)
+    assert file is not None
+    return file.read()
+
+
+def _without_map(script: bytes) -> bytes:
+    """Drop the reference to a source map, which is not copied."""
+    return b"\n".join(
+        line for line in script.split(b"\n") if not line.startswith(b"//# sourceMappingURL=")
+    )
+
+
+def check_runtime(package: Path) -> Path:
+    """Raise unless the package has the pinned digest."""
+    found = base64.b64encode(hashlib.sha512(package.read_bytes()).digest()).decode()
+    if found != RUNTIME_SHA512:
+        raise BuildError(f"{package} is not {RUNTIME}: its sha512 is {found}")
+    return package
+
+
+def fetch_runtime(folder: Path) -> Path:
+    """Download the pinned onnxruntime-web from the npm registry to `folder`."""
+    npm = shutil.which("npm")
+    if npm is None:
+        raise BuildError(f"npm is not installed; install it, or give --runtime with {RUNTIME}.tgz")
+    command = [npm, "pack", RUNTIME, "--silent", "--pack-destination", str(folder)]
+    subprocess.run(command, check=True, cwd=folder, stdout=subprocess.DEVNULL)
+    return next(folder.glob("*.tgz"))
+
+
+def export_voice(model: str | None, folder: Path, *, weights: str = "int8") -> Path:
+    target = folder / "voice"
+    command = [sys.executable, "-m", "vivace", "export", *([model] if model else [])]
+    command += ["--format", "onnx", "--weights", weights, "-o", str(target)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return target
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("out", type=Path, help="folder to write; it is replaced")
+    parser.add_argument("--model", help="checkpoint to export (default: the embedded voice)")
+    parser.add_argument("--export", type=Path, help="an exported voice to use instead")
+    parser.add_argument("--runtime", type=Path, help=f"the package {RUNTIME}, a .tgz file")
+    options = parser.parse_args(arguments)
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            runtime = check_runtime(options.runtime or fetch_runtime(Path(scratch)))
+            voice = options.export or export_voice(options.model, Path(scratch))
+            num_bytes = assemble(options.out, voice, runtime)
+    except (BuildError, subprocess.CalledProcessError) as error:
+        print(f"make_try_page: {error}", file=sys.stderr)
+        return 1
+    print(f"{options.out}: first download {num_bytes / 1e6:.1f} MB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

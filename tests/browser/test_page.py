@@ -1,0 +1,181 @@
+"""The page that speaks in the browser, in Chromium. The voice is a tone; see `try_page`."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import soundfile
+
+from tests.support.page_driver import PHONE, Driver, tab
+from tests.support.try_page import NUM_FRAMES, SAMPLES_PER_FRAME, Site, serve
+
+pytestmark = pytest.mark.ci  # Chromium
+
+ITEM = "(({ numFrames, codes, seed, track }) => ({ numFrames, codes, seed, num: track.length }))"
+
+
+def open_page(page: Driver, site: Site) -> None:
+    page.tab.goto(site.url)
+    page.wait(lambda: page.status.startswith("Ready"), "ready")
+
+
+def speak(page: Driver, text: str) -> dict[str, Any]:
+    """Speak a text to its end; return its frames and samples."""
+    page.say(text)
+    page.wait(lambda: page.status.startswith("Spoken"), "spoken")
+    item: dict[str, Any] = page.tab.evaluate(f"{ITEM}(vivaceTry.stage.item)")
+    return item
+
+
+def test_page_speaks_all_samples_of_all_frames(page: Driver, site: Site) -> None:
+    open_page(page, site)
+    assert site.num_assets == 0  # nothing is downloaded before the first speech
+    page.tab.fill("#seed", "5")
+    item = speak(page, "Hello there.")
+    assert item["numFrames"] == NUM_FRAMES
+    assert item["num"] == NUM_FRAMES * SAMPLES_PER_FRAME
+    page.wait(lambda: page.num_loud > 0.9 * item["num"], "sound")
+    assert abs(page.pitch_hz - 300) < 15
+    assert speak(page, "Hello there.")["codes"] == item["codes"]
+    page.tab.fill("#seed", "6")
+    assert speak(page, "Hello there.")["codes"] != item["codes"]
+    page.check()
+
+
+def test_page_contacts_its_own_host_only_and_downloads_once(launched: Any, site: Site) -> None:
+    requests: list[str] = []
+    with tab(launched) as page:
+        page.tab.context.on("request", lambda request: requests.append(request.url))
+        open_page(page, site)
+        speak(page, "First visit.")
+        num_files = site.num_assets
+        assert num_files >= 7
+        page.tab.reload()
+        page.wait(lambda: page.status.startswith("Ready"))
+        speak(page, "Second visit.")
+        assert site.num_assets == num_files
+        page.check()
+    assert len(requests) > 20
+    assert [url for url in requests if not url.startswith((site.url, "blob:", "data:"))] == []
+
+
+def test_page_adds_silence_between_sentences(page: Driver, site: Site) -> None:
+    open_page(page, site)
+    item = speak(page, "Hello.\n\nGood bye, and see you soon.")
+    assert item["numFrames"] == 2 * NUM_FRAMES
+    assert item["num"] == 2 * NUM_FRAMES * SAMPLES_PER_FRAME + round(0.9 * 24_000)
+
+
+def test_stop_ends_sound_and_work(page: Driver, site: Site) -> None:
+    open_page(page, site)
+    page.say(
+        "This one sentence is so long that the tone of this test speaks on and on and on until "
+        "somebody finally stops it."
+    )
+    page.wait(lambda: page.num_loud > 5_000, "sound")
+    page.tab.click("#stop")
+    assert page.status == "Stopped"
+    page.wait(lambda: page.is_silent, "silence")
+    item = speak(page, "Short.")  # the workers are free again
+    assert item["numFrames"] == NUM_FRAMES
+    page.check()
+
+
+def test_download_is_a_wav_file_of_the_speech(page: Driver, site: Site) -> None:
+    open_page(page, site)
+    item = speak(page, "Save me.")
+    with page.tab.expect_download() as waiting:
+        page.button("Download WAV").click()
+    path = Path(waiting.value.path())
+    assert waiting.value.suggested_filename == "Save-me.wav"
+    body = path.read_bytes()
+    assert int.from_bytes(body[4:8], "little") == len(body) - 8
+    assert b"ICMT" in body[:120]
+    assert b"AI-generated speech" in body[:120]
+    samples, rate = soundfile.read(path)
+    assert (len(samples), rate) == (item["num"], 24_000)
+    assert 0.2 < abs(samples).max() < 0.35
+
+
+def test_page_names_invalid_input(page: Driver, site: Site) -> None:
+    cases = [
+        ("", "", "Type something"),
+        ("Привет", "", "only English"),
+        ("?!", "", "no words"),
+        ("x" * 5_001, "", "5,001 characters"),
+        ("Hello.", "-1", "Seed must be"),
+        ("Hello.", "9" * 15, "Seed must be"),
+    ]
+    open_page(page, site)
+    for text, seed, message in cases:
+        page.tab.fill("#seed", seed)
+        page.say(text)
+        page.wait(lambda message=message: message in page.error, message)
+        assert page.tab.is_enabled("#speak")
+    page.tab.fill("#seed", "")
+    speak(page, "It still speaks.")
+    assert page.error == ""
+
+
+def test_page_without_webassembly_says_so(launched: Any, site: Site) -> None:
+    with tab(launched) as page:
+        page.tab.add_init_script("delete globalThis.WebAssembly")
+        page.tab.goto(site.url)
+        page.wait(lambda: "WebAssembly" in page.error, "error")
+        assert not page.tab.is_enabled("#speak")
+
+
+def test_page_retries_after_a_failed_download(page: Driver, site: Site) -> None:
+    open_page(page, site)
+    page.tab.route("**/codec.onnx.gz*", lambda route: route.abort())
+    page.say("Hello.")
+    page.wait(lambda: "could not be downloaded" in page.error, "error")
+    page.tab.unroute("**/codec.onnx.gz*")
+    assert speak(page, "Hello again.")["numFrames"] == NUM_FRAMES
+
+
+def test_page_rejects_a_damaged_file(launched: Any, folder: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "page"
+    shutil.copytree(folder, damaged)
+    (damaged / "assets" / "frame.onnx.gz").write_bytes(b"something else")
+    with serve(damaged) as site, tab(launched) as page:
+        open_page(page, site)
+        page.say("Hello.")
+        page.wait(lambda: "damaged" in page.error, "error")
+
+
+def test_page_without_a_voice_names_the_command(
+    launched: Any, folder: Path, tmp_path: Path
+) -> None:
+    empty = tmp_path / "page"
+    shutil.copytree(folder, empty, ignore=shutil.ignore_patterns("assets"))
+    with serve(empty) as site, tab(launched) as page:
+        page.tab.goto(site.url)
+        page.wait(lambda: "make_try_page.py" in page.error, "error")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "size"), [("light", {}), ("dark", PHONE)], ids=["desktop", "phone"]
+)
+def test_axe_finds_no_violations(
+    launched: Any, site: Site, scheme: str, size: dict[str, Any]
+) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="no axe-core").Axe()
+    with tab(launched, color_scheme=scheme, reduced_motion="reduce", **size) as page:
+
+        def check() -> None:
+            violations = axe.run(page.tab).response["violations"]
+            assert [(each["id"], each["nodes"][0]["html"]) for each in violations] == []
+            width = page.tab.evaluate("document.documentElement.scrollWidth - innerWidth")
+            assert width <= 0
+
+        open_page(page, site)
+        check()
+        speak(page, "Accessible.")
+        check()
+        page.say("")
+        page.wait(lambda: page.error)
+        check()

@@ -64,17 +64,58 @@ def spellings(text: str) -> list[list[str]]:
 
 def distance(wanted: list[str], found: list[str]) -> int:
     """Edit distance in words. Two words written as one, or one as two, are no edit."""
+    return _edit_table(wanted, found)[-1][-1]
+
+
+def split_errors(text: str, heard: str, num_first: int) -> tuple[Count, Count]:
+    """Errors in the first `num_first` words of the text, and in the words after them.
+
+    An added word counts where the next word of the text is.
+    """
+    pairs = [(wanted, found) for wanted in spellings(text) for found in spellings(heard)]
+    wanted, found = min(pairs, key=lambda pair: (distance(*pair), len(pair[0])))
+    places = _edit_places(wanted, found)
+    num_early = sum(place < num_first for place in places)
+    words = min(num_first, len(wanted))
+    return Count(num_early, words), Count(len(places) - num_early, len(wanted) - words)
+
+
+def _edit_table(wanted: list[str], found: list[str]) -> list[list[int]]:
+    """Entry [i][j] is the distance between the first i wanted and the first j found words."""
     table = [[i + j for j in range(len(found) + 1)] for i in range(len(wanted) + 1)]
     for i in range(1, len(wanted) + 1):
         for j in range(1, len(found) + 1):
-            is_other = wanted[i - 1] != found[j - 1]
-            options = [table[i - 1][j] + 1, table[i][j - 1] + 1, table[i - 1][j - 1] + is_other]
-            if i > 1 and "".join(wanted[i - 2 : i]) == found[j - 1]:
-                options.append(table[i - 2][j - 1])
-            if j > 1 and "".join(found[j - 2 : j]) == wanted[i - 1]:
-                options.append(table[i - 1][j - 2])
-            table[i][j] = min(options)
-    return table[-1][-1]
+            table[i][j] = min(table[a][b] + cost for a, b, cost in _edit_steps(wanted, found, i, j))
+    return table
+
+
+def _edit_steps(wanted: list[str], found: list[str], i: int, j: int) -> list[tuple[int, int, int]]:
+    """Earlier entries from which entry [i][j] is reached, with the cost."""
+    steps = []
+    if i and j:
+        steps.append((i - 1, j - 1, int(wanted[i - 1] != found[j - 1])))
+        if i > 1 and "".join(wanted[i - 2 : i]) == found[j - 1]:
+            steps.append((i - 2, j - 1, 0))
+        if j > 1 and "".join(found[j - 2 : j]) == wanted[i - 1]:
+            steps.append((i - 1, j - 2, 0))
+    if i:
+        steps.append((i - 1, j, 1))
+    if j:
+        steps.append((i, j - 1, 1))
+    return steps
+
+
+def _edit_places(wanted: list[str], found: list[str]) -> list[int]:
+    """The wanted word of every edit, by its index. Added words count at the next word."""
+    table, places = _edit_table(wanted, found), []
+    i, j = len(wanted), len(found)
+    while i or j:
+        steps = _edit_steps(wanted, found, i, j)
+        a, b, cost = next(one for one in steps if table[one[0]][one[1]] + one[2] == table[i][j])
+        if cost:
+            places.append(a if a < i else min(i, len(wanted) - 1))
+        i, j = a, b
+    return places[::-1]
 
 
 def _words(text: str, read: Callable[[str], str]) -> Iterator[str]:

@@ -19,6 +19,7 @@ from vivace.model.layers import LayerScale, Linear, RMSNorm, Rope
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 BEGUN = time.perf_counter()
+SAVE_EVERY_S = 60.0  # between the checkpoints of a stage
 
 
 def begin_stage() -> None:
@@ -68,6 +69,20 @@ class TimeBox:
     @property
     def progress(self) -> float:
         return self.elapsed / self.seconds if self.seconds else 1.0
+
+
+class Timer:
+    """True once in every `seconds`, for checkpoints during a run."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._last = seconds, time.perf_counter()
+
+    def is_due(self) -> bool:
+        now = time.perf_counter()
+        is_due = now - self._last >= self._seconds
+        if is_due:
+            self._last = now
+        return is_due
 
 
 def cosine(progress: float, step: int, warmup: int, final: float) -> float:

@@ -2,13 +2,15 @@
 
     python -m recipes.mini_voice.export --codec FOLDER --talker FOLDER --out CHECKPOINT
 
-The Mimi-shaped encoder is untrained. The voice speaks without it but cannot clone.
+The Mimi-shaped encoder is untrained, so the voice cannot continue a recording. With `--speakers`,
+a folder with speaker_encoder.safetensors, the checkpoint is a Base model with speaker vectors.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,10 +21,17 @@ from torch import nn
 
 from recipes.mini_voice import talker_files
 from recipes.mini_voice.common import initialise, load_half
-from recipes.mini_voice.settings import decoder_config, load_settings, parser, speaker_ids
+from recipes.mini_voice.settings import (
+    decoder_config,
+    load_settings,
+    parser,
+    speaker_encoder_config,
+    speaker_ids,
+)
 from vivace.model.codec import Codec
 from vivace.model.codec_decoder import CodecDecoder
 from vivace.model.config import parse_codec_config, parse_model_config
+from vivace.model.speaker_encoder import SpeakerEncoder
 from vivace.text.tokenizer import TextTokenizer
 
 Config = dict[str, Any]
@@ -160,9 +169,12 @@ def build_codec(settings: SimpleNamespace, folder: Path) -> Codec:
     return codec
 
 
-def write_weights(path: Path, model: nn.Module, prefix: str, dtype: torch.dtype) -> None:
+def write_weights(path: Path, parts: dict[str, nn.Module], dtype: torch.dtype) -> None:
+    """Write the models under the prefixes of their names."""
     state = {
-        prefix + k: v.detach().to(dtype).contiguous().cpu() for k, v in model.state_dict().items()
+        prefix + k: v.detach().to(dtype).contiguous().cpu()
+        for prefix, model in parts.items()
+        for k, v in model.state_dict().items()
     }
     save_file(state, path, {"format": "pt"})
 
@@ -171,7 +183,10 @@ def write_json(path: Path, value: Config) -> None:
     path.write_text(json.dumps(value, indent=2) + "\n")
 
 
-def export(settings: SimpleNamespace, codec_from: Path, talker_from: Path, out: Path) -> None:
+def export(
+    settings: SimpleNamespace, codec_from: Path, talker_from: Path, out: Path,
+    speakers_from: Path | None = None,
+) -> None:  # fmt: skip
     codec_folder = out / "speech_tokenizer"
     codec_folder.mkdir(parents=True, exist_ok=True)
     tokens = Path(settings.tokenizer.folder)
@@ -181,6 +196,9 @@ def export(settings: SimpleNamespace, codec_from: Path, talker_from: Path, out: 
     talker = talker_files.build(settings, tokenizer)
     talker_files.load(talker, talker_from)
     config = model_config(settings, tokenizer, talker.config.text_vocab_size)
+    if speakers_from is not None:
+        encoder_config = asdict(speaker_encoder_config(settings))
+        config |= {"tts_model_type": "base", "speaker_encoder_config": encoder_config}
     parsed = parse_model_config(config).talker_config
     assert parsed == talker.config, "what is run must be what was trained"
     write_json(out / "config.json", config)
@@ -194,7 +212,11 @@ def export(settings: SimpleNamespace, codec_from: Path, talker_from: Path, out: 
         },
     )  # fmt: skip
     # bf16 would cost the last bits of a talker trained in float32; fp16 holds all its weights.
-    write_weights(out / "model.safetensors", talker, "talker.", torch.float16)
+    parts: dict[str, nn.Module] = {"talker.": talker}
+    if speakers_from is not None:
+        parts["speaker_encoder."] = encoder = SpeakerEncoder(speaker_encoder_config(settings))
+        load_half(speakers_from / "speaker_encoder.safetensors", encoder)
+    write_weights(out / "model.safetensors", parts, torch.float16)
     write_json(codec_folder / "config.json", codec_config(settings))
     write_json(
         codec_folder / "preprocessor_config.json",
@@ -209,15 +231,19 @@ def export(settings: SimpleNamespace, codec_from: Path, talker_from: Path, out: 
         {"framework": "pytorch", "task": "feature-extraction", "allow_remote": True},
     )
     codec = build_codec(settings, codec_from)
-    write_weights(codec_folder / "model.safetensors", codec, "", torch.float16)
+    write_weights(codec_folder / "model.safetensors", {"": codec}, torch.float16)
 
 
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--codec", type=Path, required=True)
     options.add_argument("--talker", type=Path, required=True)
+    options.add_argument("--speakers", type=Path, help="folder of the speaker encoder")
     args = options.parse_args()
-    export(load_settings(args.smoke, args.set), args.codec, args.talker, args.out)
+    export(
+        load_settings(args.smoke, args.set), args.codec, args.talker, args.out,
+        speakers_from=args.speakers,
+    )  # fmt: skip
     size = sum(path.stat().st_size for path in args.out.rglob("*.*"))
     print(f"{args.out}: {size / 1e6:.1f} MB")
 

@@ -14,6 +14,8 @@ import numpy as np
 
 from recipes.mini_voice.encode import Codes
 from recipes.mini_voice.lines import SPEAKER, all_lines
+from recipes.mini_voice.voices import CHOIR
+from vivace.model.config import SPEAKER as SPEAKER_VECTOR
 from vivace.model.config import TalkerConfig
 from vivace.text.tokenizer import TextTokenizer
 
@@ -40,12 +42,12 @@ class Ids:
 
 
 def prompt_rows(
-    text: list[int], config: TalkerConfig, ids: Ids, *, speaker: int, is_streaming: bool,
+    text: list[int], config: TalkerConfig, ids: Ids, *, speaker: int | None, is_streaming: bool,
     is_auto: bool,
 ) -> tuple[list[int], list[int], list[int]]:  # fmt: skip
     """Text ids and codec ids of the prefill, and the text ids of the rows after it.
 
-    `speaker` is an index into the config's speakers.
+    `speaker` is an index into the config's speakers, or None for a speaker vector.
     """
     think = [
         [config.codec_nothink_id, config.codec_think_bos_id, config.codec_think_eos_id],
@@ -56,7 +58,7 @@ def prompt_rows(
             config.codec_think_eos_id,
         ],
     ][not is_auto]
-    prefix = [*think, [*config.spk_id.values()][speaker]]
+    prefix = [*think, SPEAKER_VECTOR if speaker is None else [*config.spk_id.values()][speaker]]
     texts = [*ids.role, *[ids.pad] * len(prefix), ids.bos]
     codecs = [*[NOTHING] * 3, *prefix, config.codec_pad_id]
     if is_streaming:
@@ -102,7 +104,9 @@ def build_examples(
         for _ in range(usual if variants is None else variants):
             is_streaming = rng.random() < train.streaming_fraction
             row_text, row_codec, trailing = prompt_rows(
-                text, config, ids, speaker=speaker, is_streaming=is_streaming,
+                text, config, ids,
+                speaker=None if settings.data.speakers[speaker] == CHOIR else speaker,
+                is_streaming=is_streaming,
                 is_auto=rng.random() < train.auto_fraction,
             )  # fmt: skip
             run = np.arange(begin, begin + count, dtype=np.int32)

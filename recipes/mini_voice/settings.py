@@ -9,7 +9,13 @@ from typing import Any
 
 import tomllib
 
-from vivace.model.config import CodecDecoderConfig, PredictorConfig, TalkerConfig
+from recipes.mini_voice.voices import CHOIR
+from vivace.model.config import (
+    CodecDecoderConfig,
+    PredictorConfig,
+    SpeakerEncoderConfig,
+    TalkerConfig,
+)
 
 CONFIG = Path(__file__).with_name("config.toml")
 CODEC_SPECIALS = 1024  # ids after the codebook; the official code suppresses exactly these
@@ -54,9 +60,16 @@ def decoder_config(settings: SimpleNamespace) -> CodecDecoderConfig:
     return CodecDecoderConfig(**values)
 
 
+def speaker_encoder_config(settings: SimpleNamespace) -> SpeakerEncoderConfig:
+    values = dict(vars(settings.speaker_encoder))
+    return SpeakerEncoderConfig(**values | {"enc_channels": tuple(values["enc_channels"])})
+
+
 def speaker_ids(settings: SimpleNamespace) -> dict[str, int]:
+    """Ids of the preset speakers. The choir has speaker vectors instead."""
     first = settings.talker.first_speaker_id
-    return {name: first + place for place, name in enumerate(settings.data.speakers)}
+    names = settings.data.speakers
+    return {name: first + place for place, name in enumerate(names) if name != CHOIR}
 
 
 def talker_config(settings: SimpleNamespace, text_vocab_size: int) -> TalkerConfig:

@@ -20,24 +20,24 @@ import numpy as np
 
 from recipes.mini_voice.lines import SPEAKER
 from recipes.mini_voice.settings import FRAME, LABEL, SAMPLE_RATE, load_settings, parser
+from recipes.mini_voice.voices import CHOIR, Voice, Voices
 
 UNIT = 600  # samples of one unit of the teacher's durations
 SHARE = 0.05  # share of GPU memory for one worker
-STOP = "stop"  # a file in the shard folder that stops synthesis
+STOP = "stop"  # a file in the shard folder that stops synthesis; stop.N stops that of speaker N
 Feed = Callable[..., list[np.ndarray]]
 
 
 class Kokoro:
-    """A voice of Kokoro-82M: maps hibari's phoneme ids to audio and durations.
+    """Kokoro-82M: maps hibari's phoneme ids and a voice to audio and durations.
 
     Runs with torch on a GPU. If the GPU fails, it reports the error and continues on the CPU.
     """
 
-    def __init__(self, model: str, style: Path) -> None:
+    def __init__(self, model: str) -> None:
         from recipes.mini_voice.common import DEVICE  # hibari's workers need no torch
 
         self._model = Path(model)
-        self._styles = np.fromfile(style, np.float32).reshape(-1, 1, 256)  # by number of phonemes
         self._is_gpu = DEVICE.type == "cuda"
         try:
             self._run = self._by_torch("cuda") if self._is_gpu else self._by_cpu()
@@ -82,10 +82,11 @@ class Kokoro:
         else:
             self._leave_gpu(error)
 
-    def __call__(self, ids: list[int]) -> tuple[np.ndarray, np.ndarray]:
-        style = self._styles[min(len(ids) - 2, len(self._styles) - 1)]
-        tokens, speed = np.asarray([ids], np.int64), np.ones(1, np.float32)
-        feed = {"tokens": tokens, "style": style, "speed": speed}
+    def __call__(self, ids: list[int], voice: Voice) -> tuple[np.ndarray, np.ndarray]:
+        """Audio before a change of pitch, which shortens it, and durations."""
+        speed = np.asarray([voice.speed / voice.pitch], np.float32)
+        tokens = np.asarray([ids], np.int64)
+        feed = {"tokens": tokens, "style": voice.style(len(ids) - 2), "speed": speed}
         try:
             wave, durations = self._run(**feed)
         except RuntimeError as error:  # a CUDA error: synthesize the line again
@@ -95,35 +96,54 @@ class Kokoro:
 
 
 class Teacher:
-    """The teacher of one speaker: hibari or Kokoro, with durations."""
+    """The teacher of one speaker: hibari or Kokoro, with durations.
 
-    def __init__(self, data: SimpleNamespace, speaker: int = 0) -> None:
+    `choose` maps a line's number to its voice. The default is the voice of `speaker`.
+    """
+
+    def __init__(
+        self, data: SimpleNamespace, speaker: int = 0, choose: Callable[[int], Voice] | None = None
+    ) -> None:
         sys.path.insert(0, data.teacher)
         from hibari import Hibari, dsp
 
         self._data, self._dsp = data, dsp
         self._gain = data.gain_other if speaker else data.gain
         self._tts = Hibari(model=data.model, threads=1)
-        name = data.speakers[speaker]
-        self._kokoro = Kokoro(data.kokoro, Path(data.styles) / f"{name}.bin") if speaker else None
+        self._kokoro = Kokoro(data.kokoro) if speaker else None
+        if speaker and choose is None:
+            choose = voices_of(data, data.speakers[speaker])
+        self._choose = choose
 
-    def _say(self, ids: list[int], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        if self._kokoro is not None:
-            return self._kokoro(ids)
+    def _say(
+        self, ids: list[int], seed: int, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Audio, and the phoneme of each unit of it."""
+        if self._kokoro is not None and self._choose is not None:
+            voice = self._choose(seed)
+            wave, durations = self._kokoro(ids, voice)
+            spoken = np.repeat(np.asarray(ids, np.uint8), durations)
+            wave = voice.repitch(wave)
+            units = (np.arange(len(wave) // UNIT) * voice.pitch).astype(int)
+            return wave, spoken[np.minimum(units, len(spoken) - 1)]
         feed = {"ids": np.asarray([ids], np.int64), "speed": np.ones(1, np.float32)}
         *spectra, durations = self._tts.sess.run(None, feed)
-        return self._dsp.synth(*(part[0] for part in spectra), rng), durations.ravel()
+        wave = self._dsp.synth(*(part[0] for part in spectra), rng)
+        spoken = np.repeat(np.asarray(ids, np.uint8), durations.ravel())
+        return wave, np.resize(spoken, len(wave) // UNIT)
 
     def read(self, text: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Audio int16 in whole frames, and a phoneme id for each 40 ms of it."""
+        """Audio int16 in whole frames, and a phoneme id for each 40 ms of it.
+
+        `seed` is the line's number, which selects the voice of the choir.
+        """
         rng = np.random.default_rng(seed)
         waves, labels = [], []
         for phonemes in self._tts.phonemize(text):
             ids = self._tts.ids(phonemes)
-            wave, durations = self._say(ids, rng)
-            spoken = np.repeat(np.asarray(ids, np.uint8), durations)
+            wave, label = self._say(ids, seed, rng)
             waves.append(wave)
-            labels.append(np.resize(spoken, len(wave) // UNIT))
+            labels.append(label)
         if not waves:
             return np.zeros(0, np.int16), np.zeros(0, np.uint8)
         return self._trim(np.concatenate(waves), np.concatenate(labels), rng)
@@ -147,6 +167,14 @@ class Teacher:
         padded = np.append(labels, np.zeros(1, np.uint8))
         loudened = np.clip(samples * self._gain, -1, 1) * 32767
         return loudened.round().astype(np.int16), padded[np.minimum(centres, len(labels))]
+
+
+def voices_of(data: SimpleNamespace, name: str) -> Callable[[int], Voice]:
+    """The voice that reads a line: one for all lines, or that of the choir."""
+    if name == CHOIR:
+        return Voices(Path(data.voices)).__getitem__
+    voice = Voice.from_file(Path(data.styles) / f"{name}.bin")
+    return lambda line: voice
 
 
 def read_lines(
@@ -186,8 +214,10 @@ def read_shard(folder: Path, index: int, teacher: Teacher, lines: list[tuple[int
 def work(data: SimpleNamespace, jobs: Any, folder: Path) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     teachers: dict[int, Teacher] = {}
-    while (job := jobs.get()) is not None and not (folder / STOP).exists():
+    while (job := jobs.get()) is not None:
         speaker = job[1][0][0] // SPEAKER
+        if (folder / STOP).exists() or (folder / f"{STOP}.{speaker}").exists():
+            return
         if speaker not in teachers:
             teachers[speaker] = Teacher(data, speaker)
         read_shard(folder, job[0], teachers[speaker], job[1])

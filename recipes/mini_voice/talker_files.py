@@ -5,18 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 
+import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
 from recipes.mini_voice.common import DEVICE, initialise, load_grown, save_half
 from recipes.mini_voice.settings import talker_config
+from vivace.model.config import SPEAKER
 from vivace.model.talker import Talker
 from vivace.text.tokenizer import TextTokenizer
 
 
-def embed(talker: Talker, text: Tensor, codes: Tensor) -> Tensor:
-    """Rows of text ids [B, T] and codes [B, T, books], NO_CODE where none."""
-    return (talker.text_vectors(text) + talker.code_vectors(codes)).float()
+def embed(talker: Talker, text: Tensor, codes: Tensor, speakers: Tensor | None = None) -> Tensor:
+    """Rows of text ids [B, T] and codes [B, T, books], NO_CODE where none.
+
+    `speakers` [B, hidden] are the vectors of the rows whose code is SPEAKER.
+    """
+    rows = talker.text_vectors(text) + talker.code_vectors(codes)
+    if speakers is not None:
+        rows = rows + torch.where(codes[..., :1] == SPEAKER, speakers[:, None], 0.0)
+    return rows.float()
 
 
 def save(talker: Talker, out: Path) -> None:

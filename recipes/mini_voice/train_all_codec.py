@@ -19,12 +19,13 @@ from recipes.mini_voice.synthesize import STOP, start_synthesis
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--codec-seconds", type=float)
+    options.add_argument("--as-read", action="store_true", help="another process synthesizes")
     options.add_argument("--wait", type=float, default=300.0, help="seconds more for synthesis")
     options.add_argument("--until", type=float, required=True, help="time limit in seconds")
     args = options.parse_args()
     settings = load_settings(args.smoke, args.set)
     log, use_graph = Log(args.out / "log.jsonl"), not args.no_graph
-    synthesis = start_synthesis(args)
+    synthesis = None if args.as_read else start_synthesis(args)
     store = Store(settings.data, settings.codec.num_quantizers)
     trainer = train_codec.run(
         settings, store, log, args.out,
@@ -44,7 +45,8 @@ def main() -> None:
         settings, store, log, args.out, trainer.decoder,
         until=args.until, use_graph=use_graph, resume=args.resume,
     )  # fmt: skip
-    synthesis.wait()
+    if synthesis is not None:
+        synthesis.wait()
     log("done")
 
 

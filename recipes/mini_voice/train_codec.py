@@ -16,9 +16,11 @@ from torch import Tensor
 from recipes.mini_voice.codec_model import CodecTrainer, decode_part, take_part
 from recipes.mini_voice.common import (
     DEVICE,
+    SAVE_EVERY_S,
     Log,
     Step,
     TimeBox,
+    Timer,
     autocast,
     begin_stage,
     cosine,
@@ -188,7 +190,7 @@ def run(
         "codec", lambda: stage.step(is_quantised=is_quantised), stage.reset, [trainer],
         use_graph=use_graph,
     )  # fmt: skip
-    number, marked, mark = 0, 0, box.elapsed
+    number, marked, mark, timer = 0, 0, box.elapsed, Timer(SAVE_EVERY_S)
     while (progress := box.progress) < 1:
         if not is_quantised and (number == config.unquantised_steps or progress > 0.25):
             stage.set_codebooks()
@@ -211,7 +213,8 @@ def run(
             rate = 1000 * (box.elapsed - mark) / max(1, number - marked)
             marked, mark = number, box.elapsed
             log("codec", step=number, ms=rate, hours=store.hours, used=str(used), **values)
-    trainer.write_codebooks()
+        if is_quantised and timer.is_due():
+            save(trainer, out)
     save(trainer, out)
     log("codec", steps=number, dev_mel=dev_mel(settings, store, trainer, stage.mel))
     return trainer

@@ -24,9 +24,11 @@ from recipes.mini_voice.codec_model import decode_part, part_begins
 from recipes.mini_voice.common import (
     BEGUN,
     DEVICE,
+    SAVE_EVERY_S,
     Log,
     Step,
     TimeBox,
+    Timer,
     autocast,
     begin_stage,
     beside,
@@ -186,6 +188,12 @@ class Stage:
         balance = {"norms": self.norms, "reach": self.reach}
         torch.save({**states, **balance, "number": number}, path)
 
+    def write(self, out: Path) -> None:
+        """Write the averaged decoder, the discriminators and the listener."""
+        save_half(out / "decoder.safetensors", self.average.state_dict())
+        save_half(out / "discriminators.safetensors", self.judges.state_dict())
+        save_half(out / "listener.safetensors", self.listener.state_dict())
+
     def load(self, path: Path) -> int:
         """Load the state and return its number of steps."""
         states = torch.load(path, map_location=DEVICE)
@@ -254,7 +262,7 @@ def run(
     set_lr(stage.judge_optimizer, 1e-6)
     modules = [decoder, stage.judges, stage.listener]
     step = Step("gan", stage.step, stage.reset, modules, use_graph=use_graph)
-    first, marked, mark = number, number, box.elapsed
+    first, marked, mark, timer = number, number, box.elapsed, Timer(SAVE_EVERY_S)
     while (progress := box.progress) < 1:
         scale = late_decay(progress, config.final_lr, config.decay_from)
         set_lr(stage.optimizer, config.lr * scale * min(1.0, (number + 1) / config.warmup_steps))
@@ -271,9 +279,9 @@ def run(
             log("gan", step=number, ms=rate, hours=store.hours, reach=str(reach), **values)
         if number % config.measure_every == 0:
             stage.measure()
-    save_half(out / "decoder.safetensors", stage.average.state_dict())
-    save_half(out / "discriminators.safetensors", stage.judges.state_dict())
-    save_half(out / "listener.safetensors", stage.listener.state_dict())
+        if timer.is_due():
+            stage.write(out)
+    stage.write(out)
     log(
         "gan",
         steps=number,

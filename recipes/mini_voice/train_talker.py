@@ -34,9 +34,10 @@ from recipes.mini_voice.common import (
     set_lr,
 )  # fmt: skip
 from recipes.mini_voice.lines import SPEAKER
-from recipes.mini_voice.rows import END, Examples, build_examples
+from recipes.mini_voice.rows import END, NOTHING, Examples, build_examples
 from recipes.mini_voice.settings import NUM_PHONEMES, load_settings, parser
 from recipes.mini_voice.speak import write_speech
+from recipes.mini_voice.speaker_vectors import SpeakerVectors, voices_of_lines
 from recipes.mini_voice.talker_files import build, embed, load, save
 from vivace.model.cache import attend_causally
 from vivace.model.talker import Talker
@@ -114,11 +115,15 @@ class Stage:
         self.optimizer = optimizer(
             self.parameters, self.config.lr, tuple(self.config.betas), self.config.weight_decay
         )
+        path = self.config.speakers
+        self.speakers = SpeakerVectors.read(Path(path)) if path else None
+        voices = voices_of_lines(settings, codes.lines)
+        self.voices = torch.from_numpy(voices).to(DEVICE)  # of each utterance
         self.codes = torch.from_numpy(codes.codes).to(DEVICE)
         self.labels = torch.from_numpy(codes.labels).to(DEVICE).view(-1, 2)
 
     def load(self, examples: Examples) -> dict[str, Tensor]:
-        names = ("text", "codec", "frame", "target", "starts", "lengths")
+        names = ("text", "codec", "frame", "target", "starts", "lengths", "utterances")
         return {name: torch.from_numpy(getattr(examples, name)).to(DEVICE) for name in names}
 
     def buckets(self, examples: Examples) -> list[Bucket]:
@@ -142,7 +147,10 @@ class Stage:
         text, codec = data["text"][rows].long(), data["codec"][rows].long()
         frame, target = data["frame"][rows].long(), data["target"][rows].long()
         target = torch.where(inside, target, -1)
-        x = self._inputs(text, codec, frame, corruption)
+        speakers = None
+        if self.speakers is not None:
+            speakers = self.speakers.draw(self.voices[data["utterances"][chosen]])
+        x = self._inputs(text, codec, frame, corruption, speakers)
         rope = self.talker.rope.span(0, length, x)
         hidden = self.talker(x, rope, attend_causally)
         true = self.codes[target.clamp(min=0)].long()  # [B, T, books]
@@ -167,16 +175,19 @@ class Stage:
             losses[f"ce{book}"] = loss
         return losses
 
-    def _inputs(self, text: Tensor, codec: Tensor, frame: Tensor, corruption: float) -> Tensor:
+    def _inputs(
+        self, text: Tensor, codec: Tensor, frame: Tensor, corruption: float,
+        speakers: Tensor | None,
+    ) -> Tensor:  # fmt: skip
         codes = self.codes[frame.clamp(min=0)].long()
         if corruption:
             is_wrong = torch.rand(codes.shape, device=DEVICE) < corruption
             codes = torch.where(is_wrong, torch.randint_like(codes, self.size), codes)
         codes = torch.where(frame[..., None] >= 0, codes, -1)
         codes = torch.cat(
-            (torch.where(codec >= 0, codec, codes[..., 0])[..., None], codes[..., 1:]), dim=-1
+            (torch.where(codec == NOTHING, codes[..., 0], codec)[..., None], codes[..., 1:]), dim=-1
         )
-        return self.dropout(embed(self.talker, text, codes))
+        return self.dropout(embed(self.talker, text, codes, speakers))
 
     def _residual(self, hidden: Tensor, codes: Tensor, is_real: Tensor) -> list[Tensor]:
         """Cross entropy of codebooks 1 and up, each given the earlier codes of the frame."""

@@ -54,3 +54,31 @@ def test_hard_lines_are_100_unique_lines() -> None:
     lines = (ROOT / "benchmarks" / "texts" / "hard.txt").read_text(encoding="utf-8").splitlines()
     assert len(lines) == len(set(lines)) == 100
     assert max(len(line.split()) for line in lines) >= 60
+
+
+@pytest.mark.parametrize(
+    ("heard", "first", "later"),
+    [
+        ("the quick brown fox jumps over it", 0, 0),
+        ("a quick brown fox jumps over it", 1, 0),
+        ("the quick brown fox jumps under it", 0, 1),
+        ("quick brown fox jumps over", 1, 1),  # a missing word on each side
+        ("oh no the quick brown fox jumps over it", 2, 0),  # added words before the first
+        ("the quick brown fox jumps over it now", 0, 1),  # after the last
+        ("the quick brown a fox jumps over it", 0, 1),
+        ("the quickbrown fox jumps over it", 0, 0),
+        ("", 3, 4),
+    ],
+)
+def test_errors_are_split_at_third_word(heard: str, first: int, later: int) -> None:
+    text = "The quick brown fox jumps over it."
+    counts = words.split_errors(text, heard, 3)
+    assert [(count.errors, count.words) for count in counts] == [(first, 3), (later, 4)]
+    assert sum(count.errors for count in counts) == words.count_errors(text, heard).errors
+
+
+def test_split_of_short_text_and_numbers() -> None:
+    one, rest = words.split_errors("Yes.", "yes no", 3)
+    assert (one.errors, one.words, rest.errors, rest.words) == (1, 1, 0, 0)
+    counts = words.split_errors("In 1984 he left.", "in nineteen eighty four she left", 3)
+    assert [(count.errors, count.words) for count in counts] == [(0, 3), (1, 3)]

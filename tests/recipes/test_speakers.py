@@ -188,6 +188,7 @@ def test_worker_continues_on_cpu_after_gpu_failure(
 
     from recipes.mini_voice import common, onnx_graph
     from recipes.mini_voice.synthesize import Kokoro
+    from recipes.mini_voice.voices import Voice
 
     calls = []
 
@@ -211,10 +212,11 @@ def test_worker_continues_on_cpu_after_gpu_failure(
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share: None)
     monkeypatch.setattr(torch, "set_float32_matmul_precision", lambda name: None)
     np.repeat(np.arange(10, dtype=np.float32), 256).tofile(tmp_path / "michael.bin")
-    kokoro = Kokoro(str(tmp_path / "kokoro.onnx"), tmp_path / "michael.bin")
+    kokoro = Kokoro(str(tmp_path / "kokoro.onnx"))
+    voice = Voice.from_file(tmp_path / "michael.bin")
     assert calls.pop(0) == "1 thread"
     for _ in range(2):
-        wave, durations = kokoro([0, 7, 8, 0])
+        wave, durations = kokoro([0, 7, 8, 0], voice)
         assert (len(wave), durations.tolist()) == (2, [1, 1, 1, 1])
     said = capsys.readouterr().out
     assert ("continues without the GPU" in said) == (fails_at != "memory")

@@ -1,0 +1,208 @@
+"""Training with many speakers: the choir, speaker vectors, and the script of the three parts."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.project import ROOT
+
+pytest.importorskip("tomllib", reason="the recipe reads TOML with Python 3.11's own library")
+NAMES = ("af_ann", "af_bella", "am_max", "bf_eve", "bm_ian", "bm_tom")
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> Path:
+    """Six voices whose style is their number; one is held out."""
+    from recipes.mini_voice.voices import pack
+
+    for number, name in enumerate(NAMES):
+        styles = np.full((510, 256), number, np.float32) + np.arange(510)[:, None] / 1000
+        styles.astype(np.float32).tofile(tmp_path / f"{name}.bin")
+    pack(tmp_path, tmp_path / "voices.npz")
+    return tmp_path / "voices.npz"
+
+
+def test_packed_style_equals_file(packed: Path) -> None:
+    from recipes.mini_voice.voices import Voice, Voices
+
+    voices, whole = Voices(packed), Voice.from_file(packed.parent / "bm_ian.bin")
+    for length in (0, 1, 7, 200, 508, 509, 700):
+        style = voices.named("bm_ian").style(length)
+        assert style.shape == (1, 256)
+        np.testing.assert_allclose(style, whole.style(length), atol=4e-3)
+        np.testing.assert_allclose(whole.style(length), whole.styles[[min(length, 509)]], atol=1e-5)
+
+
+def test_choir_has_no_held_out_voice_and_repeats(packed: Path) -> None:
+    from recipes.mini_voice.voices import HELD_OUT, NUM_VOICES, Voices
+
+    voices, again = Voices(packed), Voices(packed)
+    assert voices.names == [name for name in NAMES if name not in HELD_OUT]
+    assert [voices[number].name for number in range(5)] == voices.names
+    assert voices[NUM_VOICES + 2].name == voices.names[2]
+    mixtures = [voices[number] for number in range(5, NUM_VOICES)]
+    for one in mixtures:
+        assert 0.93 <= one.pitch <= 1.08
+        assert 0 <= one.style(0).min() <= one.style(0).max() <= 5
+    assert len({round(one.pitch, 6) for one in mixtures}) > 200
+    np.testing.assert_array_equal(mixtures[7].style(9), again[12].style(9))
+    # Only bella has style 1, so no mixture of voices of one sex, male, may come near to it.
+    timbres = {round(float(one.style(0)[0, 0]), 3) for one in mixtures}
+    assert len(timbres) > 100
+
+
+@pytest.mark.parametrize("pitch", [0.93, 1.0, 1.08])
+def test_repitched_tone_has_other_frequency_and_level_of_before(pitch: float) -> None:
+    from recipes.mini_voice.voices import Voice
+
+    tone = np.sin(2 * np.pi * 440 * np.arange(24_000) / 24_000).astype(np.float32)
+    voice = Voice("one", np.zeros((2, 256), np.float32), np.arange(2), pitch)
+    changed = voice.repitch(tone)
+    assert len(changed) == round(24_000 / pitch)
+    spectrum = np.abs(np.fft.rfft(changed))
+    assert spectrum.argmax() * 24_000 / len(changed) == pytest.approx(440 * pitch, abs=1)
+    assert np.sqrt(np.mean(changed**2)) == pytest.approx(np.sqrt(0.5), rel=0.01)
+
+
+def test_speaker_vector_is_of_same_voice_and_zero_for_presets(tmp_path: Path) -> None:
+    import torch
+
+    from recipes.mini_voice.settings import load_settings
+    from recipes.mini_voice.speaker_vectors import SpeakerVectors, voices_of_lines
+
+    settings = load_settings(True, ['data.speakers=["heart", "michael", "choir"]'])
+    lines = np.array([4, 1_000_004, 2_000_000, 2_000_256, 2_000_001, 2_000_513])
+    voices = voices_of_lines(settings, lines)
+    assert voices.tolist() == [-1, -1, 0, 0, 1, 1]
+    vectors = np.arange(4)[:, None] * np.ones((4, 3), np.float16)
+    np.savez(tmp_path / "speakers.npz", lines=lines[2:], vectors=vectors)
+    speakers = SpeakerVectors.read(tmp_path / "speakers.npz")
+    wanted = torch.tensor([-1, 0, 1, 77] * 50)
+    drawn = speakers.draw(wanted)[:, 0].view(50, 4)
+    assert set(drawn[:, 0].tolist()) == set(drawn[:, 3].tolist()) == {0}
+    assert set(drawn[:, 1].tolist()) == {0, 1}
+    assert set(drawn[:, 2].tolist()) == {2, 3}
+
+
+def test_rows_of_choir_have_vector_where_presets_have_id() -> None:
+    import torch
+
+    from recipes.mini_voice.rows import Ids, prompt_rows
+    from recipes.mini_voice.settings import load_settings, speaker_ids
+    from recipes.mini_voice.talker_files import build, embed
+    from vivace.model.config import SPEAKER
+    from vivace.text.tokenizer import TextTokenizer
+
+    settings = load_settings(True, ['data.speakers=["heart", "choir"]'])
+    assert list(speaker_ids(settings)) == ["heart"]
+    tokenizer = TextTokenizer.from_folder(ROOT / settings.tokenizer.folder)
+    talker = build(settings, tokenizer)
+    rows = [
+        prompt_rows([5, 6], talker.config, Ids.of(tokenizer), speaker=speaker, is_streaming=False,
+                    is_auto=False)
+        for speaker in (0, None)
+    ]  # fmt: skip
+    place = rows[1][1].index(SPEAKER)
+    assert rows[0][1][place] == talker.config.spk_id["heart"]
+    text = torch.tensor([rows[1][0]])
+    codes = torch.full((1, text.shape[1], settings.codec.num_quantizers), -1)
+    codes[0, :, 0] = torch.tensor(rows[1][1])
+    vector = torch.randn(1, talker.config.hidden_size)
+    expected = talker.rows(text[0], codes[0], vector.expand(text.shape[1], -1))
+    torch.testing.assert_close(embed(talker, text, codes, vector)[0], expected)
+    other = embed(talker, text, codes, 2 * vector)[0] - expected
+    assert other.abs().sum(1).nonzero().flatten().tolist() == [place]
+
+
+SCRIPT = ROOT / "recipes" / "mini_voice" / "many_sitting.sh"
+PYTHON = r"""#!/usr/bin/env bash
+echo "$@" >> "$CALLS"
+for word in "$@"; do [ "${before:-}" = --out ] && out=$word; before=$word; done
+case "$*" in
+  *mini_voice.synthesize\ *) [ "$FAILS" = synthesis ] && exit 1; echo "shard 3" ;;
+  *mini_voice.train_all_codec\ *)
+    [ "$FAILS" = codec ] && exit 1
+    for name in encoder decoder discriminators listener; do
+      echo one > "$out/$name.safetensors"
+    done
+    for name in codes_a.npy codes_b.npy utterances.npz; do echo one > "$out/$name"; done ;;
+  *mini_voice.leads\ *) echo one > "$out/leads.npy" ;;
+  *mini_voice.train_gan\ *)
+    for name in decoder discriminators listener; do echo two > "$out/$name.safetensors"; done ;;
+  *mini_voice.train_speakers\ *)
+    echo two > "$out/speaker_encoder.safetensors"; echo two > "$out/speakers.npz"
+    echo '{}' > "$out/speakers.jsonl" ;;
+  *mini_voice.train_talker\ *)
+    for part in a b; do echo three > "$out/talker_$part.safetensors"; done ;;
+  *import_asset*) for part in a b; do echo old > "$WORK/known/talker_$part.safetensors"; done ;;
+esac
+[ -d "${out:-}" ] && echo '{}' > "$out/log.jsonl"
+exit 0
+"""
+
+
+def sit(tmp_path: Path, part: str, fails: str = "") -> tuple[int, dict[str, str], list[str]]:
+    carry, out = tmp_path / "carry", tmp_path / f"out_{part}"
+    carry.mkdir(exist_ok=True)
+    for name in ("encoder", "discriminators", "listener"):
+        (carry / f"{name}.safetensors").write_text("old\n")
+    (carry / "lines.txt.gz").write_bytes(gzip.compress(b"a line\n"))
+    python = tmp_path / "python"
+    python.write_text(PYTHON)
+    python.chmod(0o755)
+    places = {"OUT": out, "WORK": tmp_path / "work", "PYTHON": python, "CALLS": tmp_path / "calls"}
+    done = subprocess.run(
+        ["bash", str(SCRIPT), part, str(carry), "100"],
+        cwd=ROOT,
+        env={
+            **os.environ, "FAILS": fails, "FIRST_SHARD": "2",
+            **{name: str(path) for name, path in places.items()},
+        },
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )  # fmt: skip
+    back = {path.name: path.read_bytes().decode("latin-1").strip() for path in out.iterdir()}
+    return done.returncode, back, (tmp_path / "calls").read_text().splitlines()
+
+
+def test_three_parts_on_one_machine_use_earlier_results(tmp_path: Path) -> None:
+    status, back, calls = sit(tmp_path, "codec")
+    assert status == 0
+    assert back["encoder.safetensors"] == back["codes_b.npy"] == "one"
+    assert len([call for call in calls if "mini_voice.synthesize" in call]) == 3
+    status, back, calls = sit(tmp_path, "decoder")
+    assert status == 0
+    assert back["decoder.safetensors"] == back["speaker_encoder.safetensors"] == "two"
+    assert len([call for call in calls if "mini_voice.synthesize" in call]) == 3  # none again
+    assert [call for call in calls if "mini_voice.leads" in call]
+    status, back, _ = sit(tmp_path, "talker")
+    assert status == 0
+    assert back["talker_a.safetensors"] == back["talker_b.safetensors"] == "three"
+
+
+def test_later_parts_begin_from_carried_results_on_new_machine(tmp_path: Path) -> None:
+    made = tmp_path / "carry" / "made"
+    made.mkdir(parents=True)
+    for part in ("codec", "decoder"):
+        assert sit(tmp_path, part)[0] == 0
+        for path in (tmp_path / f"out_{part}").iterdir():
+            (made / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "work").rename(tmp_path / "machine_that_was_given_back")
+    status, back, _ = sit(tmp_path, "talker")
+    assert (status, back["talker_a.safetensors"]) == (0, "three")
+    work = tmp_path / "work"
+    assert (work / "codec" / "leads.npy").read_text() == "one\n"
+    assert (work / "speakers" / "speakers.npz").read_text() == "two\n"
+
+
+@pytest.mark.parametrize(("fails", "expected"), [("synthesis", 3), ("codec", 1)])
+def test_failed_stage_ends_part_without_results(tmp_path: Path, fails: str, expected: int) -> None:
+    status, back, _ = sit(tmp_path, "codec", fails)
+    assert (status, back) == (expected, {})

@@ -9,7 +9,8 @@ writes a checkpoint folder with the new decoder, and `data.jsonl` with the codes
     vivace finetune build/george_base/data.jsonl --model build/george_base --name george
 
 The encoder starts from shared/mini_voice/encoder.safetensors, if that file is there. The codec of
-released checkpoints needs no such stage. The other speakers of the folder degrade.
+released checkpoints needs no such stage. The other speakers of the folder degrade. `--base` names
+another checkpoint of the recipe; if its codec knows many speakers, `--seconds 0` only encodes.
 """
 
 from __future__ import annotations
@@ -123,11 +124,11 @@ class Stage:
         self.decoder.zero_grad(set_to_none=True)
 
 
-def build(settings: SimpleNamespace, encoder: Path) -> CodecTrainer:
-    """The shipped decoder and codebooks, with the encoder of the first speaker or a new one."""
+def build(settings: SimpleNamespace, encoder: Path, base: Path = ASSET) -> CodecTrainer:
+    """The decoder and codebooks of `base`, with the encoder of the first speaker or a new one."""
     trainer = train_codec.build(settings)
     trainer.dropout = 0.0
-    asset = load_file(ASSET / CODEC_WEIGHTS)
+    asset = load_file(base / CODEC_WEIGHTS)
     own = {name.removeprefix("decoder."): one.float() for name, one in asset.items()}
     own = {name: one for name, one in own.items() if name in trainer.decoder.state_dict()}
     trainer.decoder.load_state_dict(own)
@@ -159,10 +160,10 @@ def train(stage: Stage, log: Log, seconds: float, *, use_graph: bool) -> None:
 
 
 @torch.no_grad()
-def write(trainer: CodecTrainer, recordings: Recordings, out: Path) -> None:
+def write(trainer: CodecTrainer, recordings: Recordings, out: Path, base: Path = ASSET) -> None:
     """A checkpoint folder with this decoder, and the codes of the recordings."""
-    shutil.copytree(ASSET, out, dirs_exist_ok=True)
-    weights = load_file(ASSET / CODEC_WEIGHTS)
+    shutil.copytree(base, out, dirs_exist_ok=True)
+    weights = load_file(base / CODEC_WEIGHTS)
     for name, tensor in trainer.decoder.state_dict().items():
         weights[f"decoder.{name}"] = tensor.half().cpu().contiguous()
     save_file(weights, out / CODEC_WEIGHTS, {"format": "pt"})
@@ -181,18 +182,19 @@ def main() -> None:
     options.add_argument("--data", type=Path, required=True, help="a folder like LJSpeech")
     default = os.environ.get(SHARED_VARIABLE) or ROOT.parent / "shared" / "mini_voice"
     options.add_argument("--shared", type=Path, default=Path(default))
+    options.add_argument("--base", type=Path, default=ASSET, help="default: the embedded voice")
     args = options.parse_args()
     settings = load_settings(args.smoke, args.set)
     begin_stage()
     use_fast_snake()
     recordings = Recordings(args.data)
-    trainer = build(settings, args.shared / "encoder.safetensors")
+    trainer = build(settings, args.shared / "encoder.safetensors", args.base)
     stage = Stage(settings, recordings, trainer)
     log = Log(args.out.with_name(f"{args.out.name}.log.jsonl"))
     log("codec", recordings=len(recordings.texts), minutes=len(recordings.audio) / 1_440_000)
     seconds = settings.train_speaker.seconds if args.seconds is None else args.seconds
     train(stage, log, seconds, use_graph=not args.no_graph)
-    write(trainer, recordings, args.out)
+    write(trainer, recordings, args.out, args.base)
 
 
 if __name__ == "__main__":

@@ -151,15 +151,17 @@ def write_vectors(
     np.savez(path, lines=lines, vectors=np.stack(vectors))
 
 
-def run(settings: SimpleNamespace, store: Store, log: Log, out: Path, *, seconds: float | None,
-        use_graph: bool) -> None:  # fmt: skip
+def run(
+    settings: SimpleNamespace, store: Store, log: Log, out: Path, *, seconds: float | None
+) -> None:
     begin_stage()
     config, part = settings.train_speakers, store.train
     stage = Stage(settings, part, chosen_utterances(settings, part))
     stage.set_targets(load_packed(Path(config.network)))
     log("speakers", clips=len(stage.targets), hours=store.hours)
     set_lr(stage.optimizer, 1e-6)
-    step = Step("speakers", stage.step, stage.reset, [stage.encoder], use_graph=use_graph)
+    # `log_mel` copies its filters from the host, which a graph cannot capture.
+    step = Step("speakers", stage.step, stage.reset, [stage.encoder], use_graph=False)
     box, number, timer = TimeBox(seconds or config.seconds), 0, Timer(SAVE_EVERY_S)
     while (progress := box.progress) < 1:
         scale = cosine(progress, number, config.warmup_steps, config.final_lr)
@@ -184,7 +186,7 @@ def main() -> None:
     store.close()
     args.out.mkdir(parents=True, exist_ok=True)
     log = Log(args.out / "speakers.jsonl")
-    run(settings, store, log, args.out, seconds=args.seconds, use_graph=not args.no_graph)
+    run(settings, store, log, args.out, seconds=args.seconds)
 
 
 if __name__ == "__main__":

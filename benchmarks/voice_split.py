@@ -104,7 +104,8 @@ def make(arguments: argparse.Namespace) -> None:
             if not missing:
                 continue
             audio, _ = teacher.read(text, seed=line)
-            made = codec.versions(text, audio.astype(np.float32) / 32768, seed=line)
+            samples = audio.astype(np.float32) / np.float32(32768)
+            made = codec.versions(text, samples, seed=line)
             spoken = tts.speak(text, seed=line)
             made["voice"] = spoken.samples
             for part in missing:

@@ -15,9 +15,11 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
+Number = TypeVar("Number", int, np.ndarray)
 CHOIR = "choir"  # a name in data.speakers
 NUM_VOICES = 256
 HELD_OUT = (
@@ -97,8 +99,8 @@ class Voices:
         return Voice(f"mixture_{number}", styles, self._lengths, float(pitch), float(speed))
 
 
-def voice_of(line: int) -> int:
-    """The number of the choir's voice that reads a line."""
+def voice_of(line: Number) -> Number:
+    """The number of the choir's voice that reads a line, or those of several lines."""
     return line % NUM_VOICES
 
 

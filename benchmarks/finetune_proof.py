@@ -21,7 +21,6 @@ from voiceprints import Voiceprint
 
 from vivace import TTS
 from vivace.audio.files import read_audio
-from vivace.checkpoint_files import package_file
 from vivace.cli.bench.machine import machine
 from vivace.verify import Recogniser, word_error_rate
 

@@ -14,7 +14,7 @@ from judges import resample
 from numpy.typing import NDArray
 
 from recipes.mini_voice.eres2net import CHECKPOINT, SPEAKERLAB, build, kaldi_mels
-from vivace.verify import checked, package_file
+from vivace.checkpoint_files import checked, package_file
 
 Samples = NDArray[np.float32]
 DIGEST = "d8941f5952e31820173c8854562cb6d7897aaa58cd65c18f30d5a2e52d30847d"

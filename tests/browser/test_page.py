@@ -30,6 +30,10 @@ def speak(page: Driver, text: str) -> dict[str, Any]:
     return item
 
 
+def wait_for_error(page: Driver, message: str) -> None:
+    page.wait(lambda: message in page.error, message)
+
+
 def test_page_speaks_all_samples_of_all_frames(page: Driver, site: Site) -> None:
     open_page(page, site)
     assert site.num_assets == 0  # nothing is downloaded before the first speech
@@ -113,7 +117,7 @@ def test_page_names_invalid_input(page: Driver, site: Site) -> None:
     for text, seed, message in cases:
         page.tab.fill("#seed", seed)
         page.say(text)
-        page.wait(lambda message=message: message in page.error, message)
+        wait_for_error(page, message)
         assert page.tab.is_enabled("#speak")
     page.tab.fill("#seed", "")
     speak(page, "It still speaks.")
@@ -124,7 +128,7 @@ def test_page_without_webassembly_says_so(launched: Any, site: Site) -> None:
     with tab(launched) as page:
         page.tab.add_init_script("delete globalThis.WebAssembly")
         page.tab.goto(site.url)
-        page.wait(lambda: "WebAssembly" in page.error, "error")
+        wait_for_error(page, "WebAssembly")
         assert not page.tab.is_enabled("#speak")
 
 
@@ -132,7 +136,7 @@ def test_page_retries_after_a_failed_download(page: Driver, site: Site) -> None:
     open_page(page, site)
     page.tab.route("**/codec.onnx.gz*", lambda route: route.abort())
     page.say("Hello.")
-    page.wait(lambda: "could not be downloaded" in page.error, "error")
+    wait_for_error(page, "could not be downloaded")
     page.tab.unroute("**/codec.onnx.gz*")
     assert speak(page, "Hello again.")["numFrames"] == NUM_FRAMES
 
@@ -144,7 +148,7 @@ def test_page_rejects_a_damaged_file(launched: Any, folder: Path, tmp_path: Path
     with serve(damaged) as site, tab(launched) as page:
         open_page(page, site)
         page.say("Hello.")
-        page.wait(lambda: "damaged" in page.error, "error")
+        wait_for_error(page, "damaged")
 
 
 def test_page_without_a_voice_names_the_command(
@@ -154,7 +158,7 @@ def test_page_without_a_voice_names_the_command(
     shutil.copytree(folder, empty, ignore=shutil.ignore_patterns("assets"))
     with serve(empty) as site, tab(launched) as page:
         page.tab.goto(site.url)
-        page.wait(lambda: "make_try_page.py" in page.error, "error")
+        wait_for_error(page, "make_try_page.py")
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,22 @@
 """Splits the word errors of the embedded voice between teacher, codec, predictor and talker.
 
-    pip install --no-deps hibari-tts==0.2.1 --target build/hibari    # the teacher of `heart`
     PYTHONPATH=src:. python benchmarks/voice_split.py make ../shared/corpus/dev.txt \\
         --teacher build/hibari --codec build/checkpoints --out build/split --limit 300
-    PYTHONPATH=src:. python benchmarks/voice_split.py judge build/split --json split.json
+    PYTHONPATH=src:. python benchmarks/voice_split.py judge build/split --json split.json \\
+        --parts teacher codec voice
 
-Every line is recorded five times:
+Every line is recorded six times:
 
 - `teacher`: by the teacher, trimmed as in training.
 - `codec`: the teacher's audio through the mel encoder of the recipe and the shipped decoder.
+- `lead`: the same with three frames of silence before the speech, which are cut off afterwards.
 - `predictor`: true history and true codebook 0; the predictor samples the other codebooks.
 - `forced`: true history; talker and predictor sample every codebook of the next frame.
 - `voice`: by the embedded voice, with its default options.
 
-CODEC is the folder that `recipes.mini_voice.share_books` wrote after `import_asset`. Both commands
-resume where they stopped. `judge` needs the packages of benchmarks/judges.py.
+recipes/mini_voice/README.md tells how to make the folder of the teacher (Teachers) and that of the
+codec (Continue from the shipped voice: build/checkpoints). Both commands resume where they stopped.
+`judge` needs the packages of benchmarks/judges.py.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ from words import split_errors
 
 from recipes.mini_voice import talker_files, train_codec
 from recipes.mini_voice.rows import Ids, prompt_rows
-from recipes.mini_voice.settings import load_settings
+from recipes.mini_voice.settings import FRAME, load_settings
 from recipes.mini_voice.speak import draw as draw_code
 from recipes.mini_voice.speak import predict
 from recipes.mini_voice.synthesize import Teacher
@@ -55,11 +57,12 @@ from vivace.model.config import NO_CODE
 from vivace.model.conv import CausalState
 from vivace.text.tokenizer import TextTokenizer
 
-PARTS = ("teacher", "codec", "predictor", "forced", "voice")
+PARTS = ("teacher", "codec", "lead", "predictor", "forced", "voice")
 STEPS = (
-    ("teacher", "codec"), ("codec", "predictor"), ("predictor", "forced"), ("codec", "voice"),
-    ("teacher", "voice"),
+    ("teacher", "codec"), ("codec", "lead"), ("codec", "predictor"), ("predictor", "forced"),
+    ("codec", "voice"), ("teacher", "voice"),
 )  # fmt: skip
+LEAD = 3 * FRAME  # samples
 NUM_FIRST = 3  # words at the start that are counted separately
 SPANS = ("all", "first_words", "later_words")
 
@@ -72,7 +75,7 @@ def main() -> None:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(required=True)
-    command = commands.add_parser("make", help="record every line in five ways")
+    command = commands.add_parser("make", help="record every line in six ways")
     command.set_defaults(run=make)
     command.add_argument("texts", type=Path, help="one text per line")
     command.add_argument("--teacher", type=Path, required=True, help="an unpacked hibari-tts wheel")
@@ -137,7 +140,7 @@ class Codec:
     def versions(self, text: str, samples: Samples, seed: int) -> dict[str, Samples]:
         """The recordings of one line, without that of the voice."""
         torch.manual_seed(seed)
-        codes = self._trainer.encode(torch.from_numpy(samples)[None])[0]
+        codes, later = self._encode(samples), self._encode(np.pad(samples, (LEAD, 0)))
         hidden = self._states(text, codes)
         train = self._settings.train_talker
         temperature, top_k = train.temperature, train.top_k
@@ -148,7 +151,12 @@ class Codec:
             "predictor": predict(self._talker, hidden, codes[:, 0], temperature, top_k),
             "forced": predict(self._talker, hidden, first, temperature, top_k),
         }
-        return {"teacher": samples} | {name: self._decode(one) for name, one in frames.items()}
+        made = {name: self._decode(one) for name, one in frames.items()}
+        return {"teacher": samples, "lead": self._decode(later)[LEAD:]} | made
+
+    def _encode(self, samples: Samples) -> Tensor:
+        """Codes [frames, books]."""
+        return self._trainer.encode(torch.from_numpy(samples)[None])[0]
 
     def _states(self, text: str, codes: Tensor) -> Tensor:
         """The talker's states before each frame of `codes`: [frames, hidden]."""

@@ -211,8 +211,8 @@ def test_encoder_changes_speech_by_the_constant_gains(mark: Watermark, speech: S
     assert np.sqrt(np.mean(errors**2)) < 0.3
 
 
-def test_noise_is_not_detected(mark: Watermark) -> None:
+def test_noise_and_tones_are_not_detected(mark: Watermark) -> None:
     rng = np.random.default_rng(2)
     noise = rng.uniform(-0.5, 0.5, 72_000).astype(np.float32)
-    for samples in (noise, np.cumsum(noise) / 100):
+    for samples in (noise, np.cumsum(noise) / 100, tone(24_000, 3.0), tone(24_000, 0.01)):
         assert mark.detect(samples, 24_000).confidence < 0.1

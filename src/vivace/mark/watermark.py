@@ -12,8 +12,11 @@ from vivace.audio.wav import Samples
 from vivace.errors import AudioError
 from vivace.mark.watermark_filter import design_filter
 from vivace.mark.watermark_network import WatermarkNetwork, to_levels
+from vivace.mark.watermark_pattern import correlate, mark_pattern
 
 THRESHOLD = 0.3  # confidence of marked audio; docs/responsible-use.md has the measurements
+MIN_CORRELATION = 0.25  # with the pattern of the mark; a lower one sets the confidence to 0
+MIN_S = 0.3  # of audio; shorter audio has no reliable score
 CERTAIN = 0.95  # the rest of the audio is not read
 WINDOW_S = 10.0  # audio that is scored at once
 MIN_RATE, MAX_RATE = 4_000, 768_000  # samples per second; the mark is below 2 kHz
@@ -56,6 +59,7 @@ class Watermark:
     def __init__(self, network: WatermarkNetwork) -> None:
         self._network = network
         self._gains_db = tuple(network.gains_db().tolist())
+        self._pattern = mark_pattern(self._gains_db)
 
     @classmethod
     def load(cls) -> Watermark:
@@ -70,16 +74,23 @@ class Watermark:
         """Look for the mark in samples [n].
 
         The confidence is the highest score of windows of about 10 s: a mark in a part of the audio
-        is found.
+        is found. It is 0 for audio shorter than 0.3 s.
         """
         clean, confidence = _to_samples(samples), 0.0
         num_windows = max(1, round(len(clean) / (_check_rate(rate) * WINDOW_S)))
         for window in np.array_split(clean, num_windows):
-            score = self._network.score(to_levels(window, rate)) if window.any() else 0.0
-            confidence = max(confidence, min(1.0, score))
+            confidence = max(confidence, self._score(window, rate))
             if confidence >= CERTAIN:
                 break
         return WatermarkResult(is_marked=confidence >= THRESHOLD, confidence=confidence)
+
+    def _score(self, window: Samples, rate: int) -> float:
+        if len(window) < rate * MIN_S or not window.any():
+            return 0.0
+        levels = to_levels(window, rate)
+        if correlate(levels, self._pattern) < MIN_CORRELATION:
+            return 0.0
+        return min(1.0, self._network.score(levels))
 
 
 def _to_samples(samples: ArrayLike) -> Samples:

@@ -15,7 +15,7 @@ from vivace.mark.watermark_network import WatermarkNetwork, to_levels
 from vivace.mark.watermark_pattern import correlate, mark_pattern
 
 THRESHOLD = 0.3  # confidence of marked audio; docs/responsible-use.md has the measurements
-MIN_CORRELATION = 0.25  # with the pattern of the mark; a lower one sets the confidence to 0
+MIN_CORRELATION = 0.3  # with the pattern of the mark; a lower one sets the confidence to 0
 MIN_S = 0.3  # of audio; shorter audio has no reliable score
 CERTAIN = 0.95  # the rest of the audio is not read
 WINDOW_S = 10.0  # audio that is scored at once

@@ -136,6 +136,18 @@ def test_speech_ends_at_max_frames(exported: Exported) -> None:
     assert len(list(voice.frames(TEXT_IDS, sampling, voice="heart"))) == 3
 
 
+def test_forced_codes_are_read_instead_of_drawn_ones(exported: Exported) -> None:
+    voice = OnnxVoice(exported("mini"), num_threads=1)
+    sampling = dataclasses.replace(voice.sampling, seed=1, max_frames=6)
+    codes = np.array(list(voice.frames(TEXT_IDS, sampling, voice="heart")))
+    again = np.array(list(voice.frames(TEXT_IDS, sampling, voice="heart", forced=codes)))
+    assert np.array_equal(again, codes)
+    other = np.roll(codes, 1, axis=0)
+    changed = np.array(list(voice.frames(TEXT_IDS, sampling, voice="heart", forced=other)))
+    assert np.array_equal(changed[0], codes[0])
+    assert not np.array_equal(changed, codes)
+
+
 def test_nonfinite_scores_raise_numeric_error(exported: Exported) -> None:
     voice = OnnxVoice(exported("base"), num_threads=1)
     sampling = dataclasses.replace(voice.sampling, seed=1)

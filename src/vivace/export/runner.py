@@ -86,8 +86,12 @@ class OnnxVoice:
         voice: str = "",
         language: str = AUTO_LANGUAGE,
         speaker: Floats | None = None,  # vector of a Base checkpoint
+        forced: NDArray[Any] | None = None,  # [frames, codebooks]
     ) -> Iterator[Codes]:
-        """The codes of each frame until the end of speech or `max_frames`."""
+        """The codes of each frame until the end of speech or `max_frames`.
+
+        With `forced`, one frame is drawn after each prefix of these codes, for comparisons.
+        """
         if sampling.seed is None:
             raise RequestError("sampling.seed is None; choose a seed")
         utterance = self._begin(text_ids, voice, language)
@@ -96,11 +100,14 @@ class OnnxVoice:
             utterance.feeds["speaker"] = speaker
         is_greedy = sampling.temperature == 0, sampling.residual_temperature == 0
         limit = min(sampling.max_frames, self.manifest["max_rows"] - len(utterance.text_ids))
+        limit = limit if forced is None else len(forced)
         while utterance.num_frames < limit:
             noise = self._frame_noise(sampling.seed, utterance.num_frames, is_greedy)
             is_early = utterance.num_frames < sampling.min_frames
             codes = self._make_frame(utterance, noise, is_early)
-            if codes[0] == self.manifest["end_code"]:
+            if forced is not None:
+                utterance.codes = forced[utterance.num_frames - 1][None].astype(np.int32)
+            elif codes[0] == self.manifest["end_code"]:
                 return
             yield codes
 

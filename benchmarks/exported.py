@@ -64,7 +64,7 @@ def compare(lines: Sequence[str], num_threads: int) -> dict[str, Any]:
     tokenizer, recogniser = checkpoint.load_tokenizer(), load_recogniser()
     texts = [tokenizer.encode(normalize_text(line)) for line in lines]
     reference: list[Codes] = []
-    report = {}
+    report: dict[str, Any] = {}
     for weights in WEIGHTS:
         with tempfile.TemporaryDirectory() as folder:
             export_onnx(checkpoint, Path(folder), weights)

@@ -221,6 +221,16 @@ def test_cpu_command(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.ci
+def test_command_command(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "command.json"
+    run("command.py", "--backends", "auto", "--repeats", "1", "--json", path)
+    [result] = read(path)["results"]
+    assert result["run"] == "auto"
+    assert result["cpu_s"] == pytest.approx(result["user_s"] + result["system_s"], abs=0.002)
+    assert result["cpu_s"] > 0.05
+
+
+@pytest.mark.ci
 def test_start_command(run: Run, tiny_folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "start.json"
     run("start.py", tiny_folder / "custom_voice", "--device", "cpu", "--backends", "eager",

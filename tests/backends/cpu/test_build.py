@@ -159,6 +159,25 @@ def fresh_refusal() -> Iterator[None]:
     build.load_library.cache_clear()
 
 
+def test_unwritable_cache_is_found_before_the_compilation(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cache").write_text("not a folder")
+    monkeypatch.setattr(build, "build_library", None)  # a call would raise TypeError
+    with pytest.raises(build.BuildError, match="cannot be written"):
+        load()
+
+
+def test_missing_home_folder_is_reported(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", fail)
+    with pytest.raises(build.BuildError, match="set XDG_CACHE_HOME"):
+        load()
+
+
 def test_failed_build_is_logged_once(
     load: Load, sources: Path, fresh_refusal: None, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -142,13 +142,17 @@ def _load_prebuilt() -> ctypes.CDLL | None:
 
 def _load_built(timeout_s: float) -> ctypes.CDLL:
     compiler = _find_compiler()
-    path = user_cache() / "kernels" / f"cpu-{_recipe_hash(compiler)}.so"
+    try:
+        path = user_cache() / "kernels" / f"cpu-{_recipe_hash(compiler)}.so"
+    except RuntimeError as error:  # the user has no home folder
+        raise BuildError(f"there is no cache folder; set XDG_CACHE_HOME: {error}") from error
     try:
         if path.is_file():
             try:
                 return _open(path)
             except OSError as error:
                 log.info("%s is built again: %s", path, error)
+        _check_writable(path.parent)  # before a compilation whose result would be lost
         started = time.monotonic()
         log.warning("compiling the C++ kernels for this processor, once")
         build_library(compiler, path, timeout_s)
@@ -156,6 +160,13 @@ def _load_built(timeout_s: float) -> ctypes.CDLL:
         return _open(path)
     except OSError as error:
         raise BuildError(f"{path} cannot be written or loaded: {error}") from error
+
+
+def _check_writable(folder: Path) -> None:
+    """Create the folder. Raises OSError if files cannot be created in it."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with tempfile.TemporaryFile(dir=folder):
+        pass
 
 
 def _open(path: Path) -> ctypes.CDLL:

@@ -25,7 +25,7 @@ from vivace.backends.cpu.backend import CpuBackend
 from vivace.backends.eager import EagerBackend
 from vivace.cli.bench.machine import machine
 from vivace.model.codec import Codec
-from vivace.model.config import parse_model_config
+from vivace.model.config import ModelConfig, parse_model_config
 from vivace.model.layers import Block, Linear
 from vivace.model.quantized import QuantizedLinear
 from vivace.model.talker import Qwen3TTS
@@ -99,7 +99,7 @@ def measure_weights(
 def measure(
     backend: CpuBackend | EagerBackend, num_streams: int, num_frames: int
 ) -> dict[str, float]:
-    prompt = make_prompt(backend.model)
+    prompt = make_prompt(backend.config)
     sampling = SamplingParams(seed=1, min_frames=10 * num_frames)
     began = time.perf_counter()
     slots = [backend.admit(prompt, sampling) for _ in range(num_streams)]
@@ -132,12 +132,12 @@ def time_codec(backend: CpuBackend | EagerBackend, slot: int, frames: Frames) ->
     return (time.perf_counter() - began) * 1000 / max(1, one.lengths[0])
 
 
-def make_prompt(model: Qwen3TTS) -> Prompt:
-    most = min(50_000, model.config.talker_config.text_vocab_size)
+def make_prompt(config: ModelConfig) -> Prompt:
+    most = min(50_000, config.talker_config.text_vocab_size)
     ids = torch.randint(0, most, (30,), generator=torch.Generator().manual_seed(1)).tolist()
-    speaker = next(iter(model.config.talker_config.spk_id), None)
+    speaker = next(iter(config.talker_config.spk_id), None)
     return build_prompt(
-        model.config, ids, role_ids=[1, 2, 3], layout="streamed", language="english", preset=speaker
+        config, ids, role_ids=[1, 2, 3], layout="streamed", language="english", preset=speaker
     )
 
 

@@ -30,8 +30,8 @@ from vivace.engine.engine import Engine
 from vivace.engine.loaded import LoadedCheckpoint, Parts
 from vivace.engine.scheduler import EngineLimits
 from vivace.model.codec import Codec
-from vivace.model.config import parse_model_config
-from vivace.model.fp8 import check_weights, round_weights
+from vivace.model.config import check_weights, parse_model_config
+from vivace.model.fp8 import round_weights
 from vivace.model.talker import Qwen3TTS
 from vivace.tts import TTS
 
@@ -87,7 +87,7 @@ def random_tts(
     engine = Engine(
         build_backend(backend, model, codec, capacity), EngineLimits(max_streams=max_streams)
     )
-    return TTS(LoadedCheckpoint(checkpoint, tokenizer, Parts(model, codec, engine)))
+    return TTS(LoadedCheckpoint(checkpoint, tokenizer, Parts.of(model, codec, engine)))
 
 
 if __name__ == "__main__":

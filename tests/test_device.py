@@ -104,4 +104,4 @@ def test_can_fork_is_true_only_for_one_cpu_thread(
     monkeypatch: pytest.MonkeyPatch, machine: str, device: str, threads: int | None, expected: bool
 ) -> None:
     monkeypatch.setattr("platform.machine", lambda: machine)
-    assert can_fork(torch.device(device), threads) is expected
+    assert can_fork(device, threads) is expected

@@ -15,8 +15,6 @@ from vivace.device import SMALL_MODEL_BYTES, pick_threads, use_threads
 from vivace.errors import RequestError
 from vivace.model.precision import full_precision
 
-CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-
 
 @pytest.fixture(autouse=True)
 def two_threads() -> Iterator[None]:
@@ -27,10 +25,10 @@ def two_threads() -> Iterator[None]:
 
 
 def test_pick_threads_is_one_for_a_small_model_on_a_cpu() -> None:
-    assert pick_threads(None, CPU, SMALL_MODEL_BYTES - 1) == 1
-    assert pick_threads(None, CPU, SMALL_MODEL_BYTES) is None
-    assert pick_threads(None, CUDA, 1) is None
-    assert pick_threads(3, CPU, 1) == 3
+    assert pick_threads(None, "cpu", SMALL_MODEL_BYTES - 1) == 1
+    assert pick_threads(None, "cpu", SMALL_MODEL_BYTES) is None
+    assert pick_threads(None, "cuda", 1) is None
+    assert pick_threads(3, "cpu", 1) == 3
 
 
 @pytest.mark.parametrize("threads", [0, -1, 1.5, "2", True])

@@ -281,9 +281,15 @@ def test_package_import_is_quick_and_light() -> None:
 
 @pytest.mark.ci
 def test_heavy_import_is_detected() -> None:
-    seconds, heavy = weigh(WEIGH.replace("import vivace\n", "import vivace\nvivace.TTS\n"))
+    seconds, heavy = weigh(WEIGH.replace("import vivace\n", "import vivace, torch\n"))
     assert {"torch", "numpy"} <= set(heavy)
     assert seconds > 0.2
+
+
+def test_public_class_does_not_import_torch() -> None:
+    heavy = weigh(WEIGH.replace("import vivace\n", "import vivace\nvivace.TTS\n"))[1]
+    assert "numpy" in heavy
+    assert "torch" not in heavy
 
 
 def test_errors_and_requests_import_no_heavy_package() -> None:

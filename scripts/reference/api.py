@@ -41,7 +41,7 @@ ALIASES = {
     "ChunkFrames": "A number of frames, or several numbers; the last one repeats.",
 }
 LITERALS = {
-    "Weights": "vivace.model.fp8",
+    "Weights": "vivace.model.config",
     "Profile": "vivace.engine.scheduler",
     "CodecPrecision": "vivace.backends.base",
     "FinishReason": "vivace.speech",

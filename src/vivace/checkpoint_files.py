@@ -46,14 +46,23 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def read_header(path: Path) -> tuple[dict[str, Any], int]:
+    """The entries of a safetensors file by tensor, and the offset of the first number.
+
+    Raises OSError, ValueError, AttributeError or struct.error for other files.
+    """
+    with path.open("rb") as file:
+        [length] = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(min(length, MAX_BYTES)))
+    header.pop("__metadata__", None)
+    return header, 8 + length
+
+
 def truncated_tensor(path: Path) -> str | None:
     """The first tensor that a truncated safetensors file does not contain completely, or None."""
     try:
-        with path.open("rb") as file:
-            [length] = struct.unpack("<Q", file.read(8))
-            header = json.loads(file.read(min(length, MAX_BYTES)))
-            num_bytes = os.fstat(file.fileno()).st_size - 8 - length
-        header.pop("__metadata__", None)
+        header, start = read_header(path)
+        num_bytes = path.stat().st_size - start
         ends = {name: int(entry["data_offsets"][1]) for name, entry in header.items()}
     except (OSError, ValueError, LookupError, TypeError, AttributeError, struct.error):
         return None

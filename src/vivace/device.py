@@ -1,28 +1,36 @@
-"""Chooses the device, the precision and the number of CPU threads of a model."""
+"""Chooses the device, the precision and the number of CPU threads of a model.
+
+PyTorch is imported by the functions that need it: a small model on a CPU may run without it.
+"""
 
 from __future__ import annotations
 
 import logging
 import platform
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from threading import Lock, get_ident
-
-import torch
+from typing import TYPE_CHECKING
 
 from vivace.errors import BackendUnavailableError, RequestError
+
+if TYPE_CHECKING:
+    import torch
 
 log = logging.getLogger(__name__)
 
 AUTO = "auto"
 DEVICE_TYPES = ("cpu", "cuda", "mps")
 SMALL_MODEL_BYTES = 256 << 20  # on disk; released checkpoints are ten times as large
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = ("float32", "bfloat16")
 
 
 def pick_device(name: str = AUTO, num_bytes: int | None = None) -> torch.device:
     """`auto` runs a small model (`num_bytes`) on the CPU, because starting a GPU takes longer."""
+    import torch
+
     if name == AUTO:
         if num_bytes is not None and num_bytes < SMALL_MODEL_BYTES:
             return torch.device("cpu")
@@ -49,17 +57,19 @@ def pick_device(name: str = AUTO, num_bytes: int | None = None) -> torch.device:
     return device
 
 
-def can_fork(device: torch.device, threads: int | None) -> bool:
+def can_fork(device_type: str, threads: int | None) -> bool:
     """Whether a forked child can compute: a fork loses threads and GPU contexts.
 
     On ARM, PyTorch uses threads of Arm's library for any number of threads.
     """
     is_arm = platform.machine().lower() in ("aarch64", "arm64")
-    return device.type == "cpu" and threads == 1 and not is_arm
+    return device_type == "cpu" and threads == 1 and not is_arm
 
 
 def pick_dtype(name: str | torch.dtype, device: torch.device) -> torch.dtype:
     """The talker's precision; the codec is always float32."""
+    import torch
+
     if name == AUTO:
         if device.type != "cuda":
             return torch.float32
@@ -74,7 +84,8 @@ def pick_dtype(name: str | torch.dtype, device: torch.device) -> torch.dtype:
         )
     if key not in DTYPES:
         raise RequestError(f"no dtype named {key!r}; try one of: {AUTO}, {', '.join(DTYPES)}")
-    return DTYPES[key]
+    dtype: torch.dtype = getattr(torch, key)
+    return dtype
 
 
 @cache
@@ -83,7 +94,7 @@ def _note_no_bfloat16(name: str) -> None:
     log.warning("%s has no bfloat16, so the talker runs in float32: slower, and exact", name)
 
 
-def pick_threads(num_threads: int | None, device: torch.device, num_bytes: int) -> int | None:
+def pick_threads(num_threads: int | None, device_type: str, num_bytes: int) -> int | None:
     """Number of CPU threads per operation; None keeps PyTorch's setting.
 
     Small models use one thread. Their operations take microseconds, and waiting for another thread
@@ -93,7 +104,7 @@ def pick_threads(num_threads: int | None, device: torch.device, num_bytes: int) 
         if isinstance(num_threads, bool) or not isinstance(num_threads, int) or num_threads < 1:
             raise RequestError(f"threads must be 1 or more, or None, not {num_threads!r}")
         return num_threads
-    return 1 if device.type == "cpu" and num_bytes < SMALL_MODEL_BYTES else None
+    return 1 if device_type == "cpu" and num_bytes < SMALL_MODEL_BYTES else None
 
 
 # Global, because PyTorch's default is global: the old and the new number by thread id.
@@ -105,13 +116,16 @@ _threads_lock = Lock()
 def use_threads(num_threads: int | None) -> Iterator[None]:
     """Use `num_threads` threads inside the context and restore the number afterwards.
 
-    A nested context has no effect. PyTorch keeps the number per thread, but a thread that has not
-    read it yet gets the number that any thread set last, which may be a temporary one.
+    A nested context has no effect, nor does one that begins before PyTorch is imported. PyTorch
+    keeps the number per thread, but a thread that has not read it yet gets the number that any
+    thread set last, which may be a temporary one.
     """
     thread = get_ident()
-    if num_threads is None or thread in _changed_threads:
+    if num_threads is None or thread in _changed_threads or "torch" not in sys.modules:
         yield
         return
+    import torch
+
     with _threads_lock:
         found = torch.get_num_threads()
         before = next((old for old, new in _changed_threads.values() if new == found), found)
@@ -126,6 +140,10 @@ def use_threads(num_threads: int | None) -> Iterator[None]:
 
 def is_context_lost() -> bool:
     """Whether the error has made the GPU unusable for this process."""
+    if "torch" not in sys.modules:
+        return False
+    import torch
+
     if not torch.cuda.is_available() or not torch.cuda.is_initialized():
         return False
     try:

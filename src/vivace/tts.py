@@ -13,27 +13,23 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from vivace.adapter import Adapter
 from vivace.audio.clip import Audio
 from vivace.audio.files import AudioSource, read_audio
-from vivace.backends import Capacity, build_backend
+from vivace.backends import Capacity, CheckpointFiles, build_backend
 from vivace.backends.base import Backend, CodecPrecision
 from vivace.checkpoint import Checkpoint, find_folder
 from vivace.device import pick_device, pick_dtype, use_threads
 from vivace.dialogue.stream import DialogueStream
 from vivace.dialogue.talk import Dialogue
+from vivace.engine import loaded as loading
 from vivace.engine.async_stream import AsyncStream
 from vivace.engine.dialogues import DialogueLines, speak_dialogue, stream_dialogue
 from vivace.engine.engine import Engine
-from vivace.engine.loaded import LoadedCheckpoint, load_checkpoint
+from vivace.engine.loaded import LoadedCheckpoint
 from vivace.engine.scheduler import EngineLimits, Profile
 from vivace.engine.stream import Stream
 from vivace.engine.synthesizer import Synthesizer
-from vivace.model.codec import Codec
-from vivace.model.fp8 import Weights, check_weights
-from vivace.model.talker import Qwen3TTS
+from vivace.model.config import Weights, check_weights
 from vivace.options import (
     DialogueOptions,
     DialogueStreamOptions,
@@ -44,14 +40,17 @@ from vivace.options import (
 from vivace.speech import AUTO_LANGUAGE, SamplingParams, language_name
 from vivace.text.lexicon import Lexicon, LexiconSource
 from vivace.text.tokenizer import TextTokenizer
-from vivace.voices.enroll import enroll
 from vivace.voices.find import VoiceSource
 from vivace.voices.voice import Voice
 
 if TYPE_CHECKING:
+    import torch
     from typing_extensions import Self
 
+    from vivace.adapter import Adapter
+    from vivace.model.codec import Codec
     from vivace.model.config import ModelType  # jedi fails on a property whose Literal resolves
+    from vivace.model.talker import Qwen3TTS
 
 log = logging.getLogger(__name__)
 
@@ -126,20 +125,25 @@ class TTS:
         limits = EngineLimits(max_streams, max_queue, profile=profile)
         capacity = Capacity(max_streams, max_frames, codec_precision)
         check_weights(weights)
-        merged = None if adapter is None else Adapter.load(adapter)
-        pick_dtype(dtype, pick_device(device))  # reject impossible values before a download
+        merged = None if adapter is None else loading.load_adapter(adapter)
+        can_skip = loading.may_skip_torch(device, backend, dtype, weights, adapter)
+        if not can_skip:
+            pick_dtype(dtype, pick_device(device))  # reject impossible values before a download
         folder = find_folder(
             name_or_folder, revision=revision, cache_dir=cache_dir, offline=offline
         )
         checkpoint = _open_checkpoint(folder, words, merged)
-        where = pick_device(device, checkpoint.num_bytes if backend == "auto" else None)
 
-        def build(model: Qwen3TTS, codec: Codec) -> Backend:
+        def build(model: Qwen3TTS | CheckpointFiles, codec: Codec | None) -> Backend:
             return build_backend(backend, model, codec, capacity)
 
-        loaded = load_checkpoint(
-            checkpoint, build, where, dtype, weights, threads, limits, split_camel_case, merged
-        )
+        settings = (threads, limits, split_camel_case)
+        loaded = loading.load_without_torch(checkpoint, build, *settings) if can_skip else None
+        if loaded is None:
+            where = pick_device(device, checkpoint.num_bytes if backend == "auto" else None)
+            loaded = loading.load_checkpoint(
+                checkpoint, build, where, dtype, weights, *settings, merged
+            )
         log.info("loaded %r", tts := cls(loaded, words))
         return tts
 
@@ -178,7 +182,7 @@ class TTS:
     @property
     def engine(self) -> Engine:
         """The engine that runs the backend: running and waiting streams, time per stage."""
-        return self.loaded.parts.engine
+        return self.loaded.engine
 
     @property
     def codec(self) -> Codec:
@@ -199,11 +203,8 @@ class TTS:
         name = f"{type(self).__name__} {self.model_type} {self.checkpoint.folder.name}"
         if self.loaded.open_parts is None:
             return f"<{name}, closed>"
-        model, _, engine = self.loaded.open_parts  # `parts` raises in a forked child
-        dtype = str(model.dtype).removeprefix("torch.")
-        if model.weights != "full":
-            dtype += f" with weights in {model.weights}"
-        return f"<{name} on {model.device} in {dtype}, backend {engine.backend.name}>"
+        parts = self.loaded.open_parts  # `parts` raises in a forked child
+        return f"<{name} on {parts.describe_model()}, backend {parts.engine.backend.name}>"
 
     # -- speech --------------------------------------------------------------------------------
 
@@ -351,6 +352,8 @@ class TTS:
             append_silence: Append half a second of silence, so that the recording's last sound does
                 not continue into the speech. The official package does not.
         """
+        from vivace.voices.enroll import enroll
+
         self.loaded.writer.require("base", "clone a voice")
         model, codec, engine = self.loaded.parts
         recording = read_audio(audio, sandbox=self.loaded.sandbox)
@@ -369,9 +372,10 @@ class TTS:
     # -- life cycle ----------------------------------------------------------------------------
 
     def warmup(self) -> None:
-        """Compile and capture what the first request would otherwise wait for."""
+        """Compile, capture and load what the first request would otherwise wait for."""
         engine = self.engine
         engine.call(engine.backend.warmup)
+        self.loaded.parts.load()
 
     def close(self) -> None:
         """Free the weights. Speaking afterwards raises ClosedError."""

@@ -181,7 +181,8 @@ def test_slot_with_non_finite_logits_fails_alone(
     prompt = make_prompt(part, "Steady.")
     alone = speak_alone(backend, prompt, params(3))
     with monkeypatch.context() as patch:
-        rows = backend.prompt_rows(prompt).fill_(torch.nan)
+        rows = backend.prompt_rows(prompt)
+        rows[:] = torch.nan
         patch.setattr(backend, "prompt_rows", lambda prompt: rows)
         broken = backend.admit(prompt, params(4))
     healthy = backend.admit(prompt, params(3))

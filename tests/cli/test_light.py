@@ -1,7 +1,8 @@
-"""Tests of the faster import of torch: the results are equal."""
+"""Tests of the imports of commands, and of the faster import of torch."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from tests.support.cli_harness import run_python
 from vivace.audio.files import read_audio
+from vivace.backends.cpu.build import find_refusal
 
 CODE = """
 import sys
@@ -26,8 +28,26 @@ SPEAK = """
 import sys
 sys.modules["sounddevice"] = None
 from vivace.cli.main import main
-main(["Hi.", "--seed=7", "-o", sys.argv[1], "-q"])
+main(["Hi.", "--seed=7", "-o", sys.argv[1], "-q", "--backend=eager"])
 print(type(sys.modules["torch._meta_registrations"]).__name__)
+"""
+HEAVY = """
+import os, sys
+sys.modules["sounddevice"] = None
+os.environ["PATH"] = sys.argv[2]  # the C++ library is found by its compiler
+from vivace.cli.main import main
+code = main(["Hi.", "-o", sys.argv[1], "-q", *{arguments}])
+heavy = ("torch", "safetensors", "pydantic", "starlette", "soundfile", "soxr", "huggingface_hub")
+print(code, [name for name in heavy if name in sys.modules])
+"""
+LIGHT = """
+import sys
+from vivace.cli.main import main
+try:
+    code = main({arguments})
+except SystemExit as end:
+    code = end.code
+print(code or 0, [name for name in ("torch", "numpy", "tokenizers") if name in sys.modules])
 """
 
 
@@ -45,3 +65,20 @@ def test_speech_is_equal_with_deferred_module(tmp_path: Path) -> None:
     assert run(f"import torch{SPEAK}", str(tmp_path / "full.wav")) == ["module"]
     light, full = (read_audio(tmp_path / name).samples for name in ("light.wav", "full.wav"))
     assert np.allclose(light, full, rtol=0, atol=1e-4)  # two processes may round differently
+
+
+@pytest.mark.skipif(find_refusal() is not None, reason="there is no C++ library")
+def test_say_imports_no_heavy_package(tmp_path: Path) -> None:
+    light, full, path = str(tmp_path / "light.wav"), str(tmp_path / "full.wav"), os.environ["PATH"]
+    assert run(HEAVY.format(arguments=[]), light, path) == ["0", "[]"]
+    [code, *found] = run(HEAVY.format(arguments=["--backend=eager"]), full, path)
+    assert code == "0"
+    assert "'torch'," in found  # the list is not always empty
+    assert Path(light).stat().st_size > 1_000
+
+
+@pytest.mark.parametrize("command", ["--help", "--version", "say --help"])
+def test_command_without_speech_imports_no_numpy(command: str) -> None:
+    arguments = command.split()
+    [*_, last] = run_python(LIGHT.format(arguments=arguments)).stdout.splitlines()
+    assert last == "0 []"

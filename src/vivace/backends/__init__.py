@@ -1,4 +1,7 @@
-"""Backend registry. `auto` tries the backends in the order of `BACKENDS`."""
+"""Backend registry. `auto` tries the backends in the order of `BACKENDS`.
+
+Modules that need PyTorch are imported by the functions that use them.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,18 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, get_args
-
-import torch
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
 
 from vivace.backends.base import Backend, CodecPrecision
-from vivace.backends.eager import EagerBackend
 from vivace.errors import BackendUnavailableError, RequestError
-from vivace.model.codec import Codec
-from vivace.model.talker import Qwen3TTS
+from vivace.model.config import CodecConfig, ModelConfig
+
+if TYPE_CHECKING:
+    import torch
+
+    from vivace.model.codec import Codec
+    from vivace.model.talker import Qwen3TTS
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +46,16 @@ class Capacity:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointFiles:
+    """A checkpoint whose weights the backend reads itself."""
+
+    folder: Path
+    config: ModelConfig
+    codec_config: CodecConfig
+    num_threads: int
+
+
+@dataclass(frozen=True, slots=True)
 class BackendEntry:
     name: str
     summary: str
@@ -53,18 +69,29 @@ class BackendEntry:
 
 
 def _graph_refusal(device: torch.device) -> str | None:
-    if device.type == "cuda" and torch.version.cuda is not None:
+    if device.type == "cuda" and _has_cuda():
         return None
     return f"it needs an NVIDIA GPU; the device is {device}"
 
 
+def _has_cuda() -> bool:
+    """Whether PyTorch was built for NVIDIA GPUs."""
+    import torch
+
+    return torch.version.cuda is not None
+
+
 def _build_eager(model: Qwen3TTS, codec: Codec, capacity: Capacity) -> Backend:
+    from vivace.backends.eager import EagerBackend
+
     return EagerBackend(model, codec, max_streams=capacity.max_streams)
 
 
 def _build_on_gpu(
     model: Qwen3TTS, codec: Codec, capacity: Capacity, *, is_megakernel: bool = False
 ) -> Backend:
+    import torch
+
     from vivace.backends.cuda_graph.backend import MAX_FRAMES, CudaGraphBackend
 
     # Other threads may have copied the weights. cuBLAS needs a CUDA context in this thread.
@@ -98,7 +125,7 @@ def _build_on_cpu(model: Qwen3TTS, codec: Codec, capacity: Capacity) -> Backend:
 
 def import_backends(device: torch.device) -> None:
     """Import what a GPU's backends need, so that it is there when the weights are."""
-    if device.type != "cuda" or torch.version.cuda is None:
+    if device.type != "cuda" or not _has_cuda():
         return
     with contextlib.suppress(Exception):  # the backend that needs the module reports the error
         from vivace.backends.cuda_graph import compile, layers  # noqa: F401
@@ -136,14 +163,22 @@ def survey(device: torch.device) -> list[tuple[BackendEntry, str | None]]:
 
 
 def build_backend(
-    name: str, model: Qwen3TTS, codec: Codec, capacity: Capacity | None = None
+    name: str,
+    model: Qwen3TTS | CheckpointFiles,
+    codec: Codec | None,
+    capacity: Capacity | None = None,
 ) -> Backend:
+    """Raises BackendUnavailableError. Files are read by the `cpu` backend, without PyTorch; if it
+    refuses them, the caller loads a model."""
     known = [entry.name for entry in BACKENDS]
     if name not in (AUTO_BACKEND, *known):
         raise BackendUnavailableError(
             f"no backend named {name!r}; try one of: {', '.join([AUTO_BACKEND, *known])}"
         )
     capacity = capacity or Capacity()
+    if isinstance(model, CheckpointFiles):
+        return _open_files(model, capacity)
+    assert codec is not None
     for entry, refusal in survey(model.device):
         if name not in (AUTO_BACKEND, entry.name):
             continue
@@ -162,3 +197,14 @@ def build_backend(
             raise BackendUnavailableError(f"backend {name} cannot run here: {refusal}")
         log.info("backend %s skipped: %s", entry.name, refusal)
     raise BackendUnavailableError(f"no backend can run on {model.device}")
+
+
+def _open_files(files: CheckpointFiles, capacity: Capacity) -> Backend:
+    cpu = _cpu()
+    if refusal := cpu.find_refusal() or cpu.find_unfit(files.config.talker_config):
+        raise BackendUnavailableError(refusal)
+    configs = (files.config, files.codec_config)
+    backend: Backend = cpu.CpuBackend.open(
+        files.folder, *configs, files.num_threads, capacity.max_streams
+    )
+    return backend

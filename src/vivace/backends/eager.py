@@ -8,17 +8,20 @@ row costs time, and `PASS_ROWS` on other devices. Unused rows are padding. Atten
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from vivace.backends.base import Frames, Slot, SlotFrames
+from vivace.backends.base import Frames, Samples, Slot, SlotFrames
 from vivace.backends.frame_maker import EagerSlot, FrameMaker
-from vivace.backends.host import HostBackend
+from vivace.backends.host import HostBackend, TorchDecoder, prompt_rows, text_vectors
 from vivace.backends.slots import frame_limit
 from vivace.model.cache import KeyValueCache
 from vivace.model.codec import Codec
+from vivace.model.layers import module_bytes
 from vivace.model.talker import Qwen3TTS
 from vivace.model.torch_kernels import use_torch_kernels
 from vivace.prompt import Prompt
@@ -39,7 +42,9 @@ class EagerBackend(HostBackend[EagerSlot]):
         max_streams: int | None = None,
         pass_rows: int | None = None,
     ) -> None:
-        super().__init__(model, codec)
+        super().__init__(model.config)
+        self.model, self.codec = model, codec
+        self._decoder = TorchDecoder(codec)
         self._pass_rows = pass_rows or (1 if model.device.type == "cpu" else PASS_ROWS)
         self.shares_work = self._pass_rows > 1
         self.max_streams = max_streams or MAX_STREAMS
@@ -89,6 +94,15 @@ class EagerBackend(HostBackend[EagerSlot]):
         made = [_take_frames(state, num_groups) for state in states]
         return Frames.stack(made, num_groups, has_places=has_places)
 
+    def new_codec_state(self) -> Any:
+        return self._decoder.new_state()
+
+    def decode(self, codes: NDArray[np.int64], state: Any) -> Samples:
+        return self._decoder.decode(codes, state)
+
+    def memory(self) -> dict[str, int]:
+        return {"model": module_bytes(self.model), "codec": module_bytes(self.codec)}
+
     def warmup(self) -> None:
         """This backend compiles and captures nothing."""
 
@@ -97,8 +111,12 @@ class EagerBackend(HostBackend[EagerSlot]):
         weights = {"weights": f"{self.model.weights} ({self._kernels})"} if self._kernels else {}
         return {"passes": passes, **weights}
 
+    def prompt_rows(self, prompt: Prompt) -> Tensor:
+        """The talker's input embeddings: [rows, hidden]."""
+        return prompt_rows(self.model, prompt)
+
     def _text_rows(self, ids: Sequence[int]) -> list[Tensor]:
-        return list(self.text_vectors(ids)[:, None, None].unbind(0))
+        return list(text_vectors(self.model, ids)[:, None, None].unbind(0))
 
     def _prefill(self, prompt: Prompt, cache: KeyValueCache) -> Tensor:
         talker = self.model.talker

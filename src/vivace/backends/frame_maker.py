@@ -12,14 +12,13 @@ import torch
 from torch import Tensor
 
 from vivace.backends.host import HostSlot
+from vivace.backends.slots import banned_codes
 from vivace.model.cache import NO_PLACE, KeyValueCache, RaggedCaches, WatchedCache
 from vivace.model.config import Head
 from vivace.model.row import RowStack
 from vivace.model.talker import Qwen3TTS, Talker
 from vivace.sampling import NoiseTable, Shape, draw, shape_scores, talker_scores
 from vivace.speech import SamplingParams
-
-NUM_SPECIAL = 1024  # the last ids of codebook 0 are special ids
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -265,11 +264,8 @@ def noise_table(model: Qwen3TTS) -> NoiseTable:
 
 def bans(model: Qwen3TTS) -> tuple[Tensor, Tensor]:
     """Masks of codebook 0: ids that are always banned, and ids banned before `min_frames`."""
-    config = model.config.talker_config
-    early = (torch.arange(config.vocab_size) >= config.vocab_size - NUM_SPECIAL).to(model.device)
-    late = early.clone()
-    late[config.codec_eos_token_id] = False
-    return late, early
+    late, early = banned_codes(model.config.talker_config)
+    return torch.from_numpy(late).to(model.device), torch.from_numpy(early).to(model.device)
 
 
 def _place(attend: KeyValueCache | WatchedCache) -> tuple[int, float]:

@@ -1,24 +1,28 @@
-"""What backends share that compute in PyTorch's own memory: prompts as rows, and the codec."""
+"""What backends share that compute in the host's memory: slots, prompts as rows, and the codec.
+
+PyTorch is imported by the functions that need it: the `cpu` backend may run without it.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from vivace.backends.base import Frames, Immediate, Samples, Slot
 from vivace.backends.slots import Slots, SlotState
-from vivace.model.codec import Codec
-from vivace.model.config import Head
-from vivace.model.conv import CausalState
-from vivace.model.layers import module_bytes
-from vivace.model.talker import Qwen3TTS
+from vivace.model.config import Head, ModelConfig
 from vivace.prompt import Prompt
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vivace.model.codec import Codec
+    from vivace.model.talker import Qwen3TTS
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -30,11 +34,10 @@ S = TypeVar("S", bound=HostSlot)
 
 
 class HostBackend(Immediate, Generic[S]):
-    def __init__(self, model: Qwen3TTS, codec: Codec) -> None:
-        self.model = model
-        self.codec = codec
+    def __init__(self, config: ModelConfig) -> None:
+        self.config = config
         self._slots = Slots[S]()
-        timing = model.config.timing_config
+        timing = config.timing_config
         self.watched = timing.followed if timing else None
 
     def release(self, slot: Slot) -> None:
@@ -43,38 +46,16 @@ class HostBackend(Immediate, Generic[S]):
     def watch(self, head: Head) -> None:
         self.watched = head
 
-    def memory(self) -> dict[str, int]:
-        return {"model": module_bytes(self.model), "codec": module_bytes(self.codec)}
-
-    # -- prompts -----------------------------------------------------------------------------
-
-    def text_vectors(self, ids: Sequence[int]) -> Tensor:
-        """Vectors of text ids: [ids, hidden]."""
-        rows = torch.tensor(ids, dtype=torch.long, device=self.model.device)
-        return self.model.talker.text_vectors(rows)
-
-    def prompt_rows(self, prompt: Prompt) -> Tensor:
-        """The talker's input embeddings: [rows, hidden]."""
-        device = self.model.device
-        speaker = None if prompt.speaker is None else torch.from_numpy(prompt.speaker)
-        return self.model.talker.rows(
-            torch.tensor(prompt.text_ids, device=device),
-            torch.from_numpy(prompt.codes).to(device),
-            speaker,
-        )
-
     # -- the codec ---------------------------------------------------------------------------
 
+    @abstractmethod
     def new_codec_state(self) -> Any:
         """The state of a stream's audio, for `decode`."""
-        return CausalState()
 
+    @abstractmethod
     def decode(self, codes: NDArray[np.int64], state: Any) -> Samples:
         """Codes [frames, codebooks] to samples, continuing `state`."""
-        on_device = torch.from_numpy(codes).to(self.codec.device)
-        return self.codec.decode(on_device, state).cpu().numpy()
 
-    @torch.inference_mode()
     def render(self, slots: Sequence[Slot], frames: Frames) -> list[Samples]:
         states = [self._slots[slot].codec_state for slot in slots]
         return [self.decode(frames.of(row), state) for row, state in enumerate(states)]
@@ -85,3 +66,45 @@ class HostBackend(Immediate, Generic[S]):
         if prompt.reference is not None:
             self.decode(prompt.reference, state)
         return state
+
+
+class TorchDecoder:
+    """Decodes with a codec of PyTorch."""
+
+    kernels = "PyTorch"
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+
+    def new_state(self) -> Any:
+        from vivace.model.conv import CausalState
+
+        return CausalState()
+
+    def decode(self, codes: NDArray[np.int64], state: Any) -> Samples:
+        """Codes [frames, codebooks] to samples, continuing `state`."""
+        import torch
+
+        with torch.inference_mode():
+            on_device = torch.from_numpy(codes).to(self._codec.device)
+            return self._codec.decode(on_device, state).cpu().numpy()
+
+
+def text_vectors(model: Qwen3TTS, ids: Sequence[int]) -> Tensor:
+    """Vectors of text ids: [ids, hidden]."""
+    import torch
+
+    rows = torch.tensor(ids, dtype=torch.long, device=model.device)
+    return model.talker.text_vectors(rows)
+
+
+def prompt_rows(model: Qwen3TTS, prompt: Prompt) -> Tensor:
+    """The talker's input embeddings: [rows, hidden]."""
+    import torch
+
+    speaker = None if prompt.speaker is None else torch.from_numpy(prompt.speaker)
+    return model.talker.rows(
+        torch.tensor(prompt.text_ids, device=model.device),
+        torch.from_numpy(prompt.codes).to(model.device),
+        speaker,
+    )

@@ -6,10 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from vivace.backends.base import Slot, SlotStatus
 from vivace.errors import BackendError
+from vivace.model.config import TalkerConfig
 from vivace.prompt import Prompt
 from vivace.speech import SamplingParams
+
+NUM_SPECIAL = 1024  # the last ids of codebook 0 are special ids
 
 State = TypeVar("State", bound="SlotState")
 
@@ -71,3 +77,11 @@ def frame_limit(prompt: Prompt, sampling: SamplingParams, num_positions: int) ->
             "shorten the text or, on an NVIDIA GPU, raise max_frames"
         )
     return min(sampling.max_frames, num_left)
+
+
+def banned_codes(config: TalkerConfig) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Masks of codebook 0: ids that are always banned, and ids banned before `min_frames`."""
+    early = np.arange(config.vocab_size) >= config.vocab_size - NUM_SPECIAL
+    late = early.copy()
+    late[config.codec_eos_token_id] = False
+    return late, early

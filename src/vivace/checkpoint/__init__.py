@@ -3,6 +3,7 @@
 Models are built on the meta device and filled tensor by tensor, so memory holds one copy. Missing,
 unknown, mis-shaped and non-finite tensors raise CheckpointError, which names them. Tensors that
 need no conversion, such as all tensors of a quantized checkpoint, stay in the memory-mapped file.
+PyTorch is imported with the first weights.
 """
 
 from __future__ import annotations
@@ -13,34 +14,32 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-
-from vivace.checkpoint.quantized import load_quantized
-from vivace.checkpoint.tensors import SPEAKER_ENCODER, load_module, open_shards
 from vivace.checkpoint_files import read_json, release_pages
 from vivace.errors import CheckpointError, RequestError
 from vivace.hub import CODEC, EMBEDDED, RELEASED, codec_folder, find_folder, shard_paths
-from vivace.model.codec import Codec
 from vivace.model.config import (
     CodecConfig,
     ModelConfig,
     TalkerConfig,
+    Weights,
     load_codec_config,
     load_model_config,
 )
 from vivace.model.dimensions import check_codec, check_model
-from vivace.model.fp8 import Weights, round_weights
-from vivace.model.layers import fuse
-from vivace.model.quantized_layers import BITS
-from vivace.model.talker import Qwen3TTS
 from vivace.speech import SamplingParams
 from vivace.text.tokenizer import TextTokenizer
+
+if TYPE_CHECKING:
+    import torch
+
+    from vivace.model.codec import Codec
+    from vivace.model.talker import Qwen3TTS
 
 __all__ = ["EMBEDDED", "RELEASED", "Checkpoint", "find_folder", "load_codec", "read_sampling"]
 
 MAX_TOKENS = 2**31 - 1
-CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +83,15 @@ class Checkpoint:
 
     def digest(self) -> str:
         """SHA-256 of the first row of every tensor of the model, as stored."""
+        import torch
+
+        from vivace.checkpoint.tensors import SPEAKER_ENCODER, open_shards
+
         digest = hashlib.sha256()
         with ExitStack() as stack:
-            for name, source in sorted(open_shards(self.folder, CPU, stack).items()):
+            for name, source in sorted(
+                open_shards(self.folder, torch.device("cpu"), stack).items()
+            ):
                 if not name.startswith(SPEAKER_ENCODER):
                     digest.update(name.encode())
                     row = source.get_slice(name)[:1].contiguous().view(torch.uint8)
@@ -95,6 +100,9 @@ class Checkpoint:
 
     def load_plain_model(self, device: torch.device, dtype: torch.dtype) -> Qwen3TTS:
         """The model before its products are fused, with one parameter for each tensor."""
+        from vivace.checkpoint.tensors import load_module
+        from vivace.model.talker import Qwen3TTS
+
         return load_module(Qwen3TTS, check_model, self.config, self.folder, device, dtype)
 
     def load_model(
@@ -105,6 +113,11 @@ class Checkpoint:
         change: Callable[[Qwen3TTS], None] | None = None,  # before weights are fused and rounded
     ) -> Qwen3TTS:
         """For a quantized checkpoint, `weights` is `full` or names its format."""
+        from vivace.checkpoint.quantized import load_quantized
+        from vivace.model.fp8 import round_weights
+        from vivace.model.layers import fuse
+        from vivace.model.quantized_layers import BITS
+
         if self.config.quantization_config is not None or weights in BITS:
             model = load_quantized(self.config, self.folder, device, dtype, weights, change)
         else:
@@ -137,6 +150,11 @@ def load_codec(folder: Path, device: torch.device) -> Codec:
 
 
 def _load_codec(config: CodecConfig, folder: Path, device: torch.device) -> Codec:
+    import torch
+
+    from vivace.checkpoint.tensors import load_module
+    from vivace.model.codec import Codec
+
     codec = load_module(Codec, check_codec, config, folder, device, torch.float32)
     codec.fold()
     return codec

@@ -23,9 +23,8 @@ from vivace.checkpoint.tensors import (
 from vivace.checkpoint_files import release_pages
 from vivace.errors import CheckpointError, RequestError
 from vivace.hub import shard_paths
-from vivace.model.config import IntWeights, ModelConfig
+from vivace.model.config import IntWeights, ModelConfig, Weights
 from vivace.model.dimensions import check_model
-from vivace.model.fp8 import Weights
 from vivace.model.quantized_layers import (
     build_quantized,
     check_values,

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -20,25 +21,38 @@ DEFERRED = "torch._meta_registrations"
 
 def import_torch() -> None:
     """Import torch, unless it is already imported."""
-    if "torch" in sys.modules:
-        return
+    if "torch" not in sys.modules:
+        with light_imports():
+            import torch  # noqa: F401
+
+
+@contextmanager
+def light_imports() -> Iterator[None]:
+    """Import torch as above if it is imported inside the context, without garbage collection."""
     finder = _Finder()
-    sys.meta_path.insert(0, finder)
+    if "torch" not in sys.modules:
+        sys.meta_path.insert(0, finder)
     gc.disable()
     try:
-        import torch  # noqa: F401
-
+        yield
         gc.freeze()
     finally:
         gc.enable()
-        sys.meta_path.remove(finder)
+        finder.remove()
 
 
 class _Finder(MetaPathFinder, Loader):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        return ModuleSpec(name, self) if name == DEFERRED else None
+        if name != DEFERRED:
+            return None
+        self.remove()  # the placeholder imports the real module
+        return ModuleSpec(name, self)
+
+    def remove(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return _DeferredModule(spec.name)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from vivace.audio.speed import check_speed
-from vivace.cli.light import import_torch
+from vivace.cli.light import light_imports
 from vivace.cli.progress import ProgressLine
 from vivace.errors import RequestError
 from vivace.options import StreamOptions
@@ -48,15 +49,16 @@ def load_model(
 ) -> TTS:
     """Load `model`, by default the model of the command line.
 
-    Torch takes seconds to import. It is imported here, after all checks that need no model.
+    Torch takes seconds to import. If the model needs it, it is imported here, after all checks that
+    need no model.
     """
     name = model or model_name(arguments)
-    if name is None and arguments.device in ("auto", "cpu"):
-        import_torch()
-    from vivace.tts import TTS
-
-    with ProgressLine(is_quiet=getattr(arguments, "quiet", False)) as line:
+    is_light = name is None and arguments.device in ("auto", "cpu")
+    progress = ProgressLine(is_quiet=getattr(arguments, "quiet", False))
+    with light_imports() if is_light else nullcontext(), progress as line:
         line.show(f"loading {name or 'the embedded voice'}")
+        from vivace.tts import TTS
+
         return TTS.load(
             name,
             device=arguments.device,

@@ -11,7 +11,7 @@ from vivace.conformance.checks import check_run, check_tokens
 from vivace.conformance.golden import GoldenSet
 from vivace.conformance.report import Report, Row, RunReport, run_label
 from vivace.errors import RequestError
-from vivace.model.fp8 import Weights
+from vivace.model.config import Weights
 from vivace.tts import TTS
 
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-
-from vivace.adapter import Adapter
 from vivace.audio.sandbox import Sandbox
-from vivace.backends import import_backends
+from vivace.backends import CheckpointFiles, import_backends
 from vivace.backends.base import Backend
 from vivace.checkpoint import Checkpoint
-from vivace.device import can_fork, pick_dtype, pick_threads, use_threads
+from vivace.device import SMALL_MODEL_BYTES, can_fork, pick_dtype, pick_threads, use_threads
 from vivace.engine.chunks import chunk_sizes
 from vivace.engine.client import EngineClient
 from vivace.engine.completeness import HeadFinder, IdMarker, OfferUtterance
@@ -25,10 +24,8 @@ from vivace.engine.opening import StreamSettings
 from vivace.engine.scheduler import EngineLimits
 from vivace.engine.stream import Stream, Wake
 from vivace.engine.timings import LocalPass, OpenPass
-from vivace.errors import ClosedError
-from vivace.model.codec import Codec
-from vivace.model.fp8 import Weights
-from vivace.model.talker import Qwen3TTS
+from vivace.errors import BackendUnavailableError, ClosedError
+from vivace.model.config import Weights
 from vivace.options import RAMP, ChunkFrames
 from vivace.script.prompts import PromptWriter
 from vivace.script.request import Request
@@ -36,15 +33,71 @@ from vivace.speech import NUM_DRAWN_SEEDS, SamplingParams
 from vivace.text.tokenizer import TextTokenizer
 from vivace.timing.timer import Timer
 
+if TYPE_CHECKING:
+    import torch
+
+    from vivace.adapter import Adapter
+    from vivace.model.codec import Codec
+    from vivace.model.talker import Qwen3TTS
+
 log = logging.getLogger(__name__)
 
 FP8_BACKEND = "megakernel"  # the only backend that reads fp8 weights in their own format
 
 
-class Parts(NamedTuple):
-    model: Qwen3TTS
-    codec: Codec
-    engine: Engine
+class Parts:
+    """Model, codec and engine. A backend without PyTorch has read the weights itself; then `model`
+    and `codec` are loaded when they are first used, for example for word timings."""
+
+    def __init__(self, load: Callable[[], tuple[Qwen3TTS, Codec]], engine: Engine) -> None:
+        self.engine = engine
+        self._load = load
+        self._lock = Lock()
+        self._loaded: tuple[Qwen3TTS, Codec] | None = None
+
+    @classmethod
+    def of(cls, model: Qwen3TTS, codec: Codec, engine: Engine) -> Parts:
+        parts = cls(lambda: (model, codec), engine)
+        parts.load()
+        return parts
+
+    def load(self) -> tuple[Qwen3TTS, Codec]:
+        with self._lock:
+            if self._loaded is None:
+                self._loaded = self._load()
+            return self._loaded
+
+    @property
+    def model(self) -> Qwen3TTS:
+        return self.load()[0]
+
+    @property
+    def codec(self) -> Codec:
+        return self.load()[1]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((*self.load(), self.engine))
+
+    def describe_model(self) -> str:
+        """Device and precision."""
+        if self._loaded is None:
+            return "cpu in float32"
+        model = self._loaded[0]
+        dtype = str(model.dtype).removeprefix("torch.")
+        weights = f" with weights in {model.weights}" if model.weights != "full" else ""
+        return f"{model.device} in {dtype}{weights}"
+
+
+# Pairs of device and backend that run a small model on the CPU.
+SMALL_ON_CPU = (("auto", "auto"), ("cpu", "auto"), ("cpu", "cpu"))
+
+
+def may_skip_torch(
+    device: str, backend: str, dtype: object, weights: Weights, adapter: object
+) -> bool:
+    """Whether these arguments of `TTS.load` allow `load_without_torch`."""
+    is_plain = dtype in ("auto", "float32") and weights == "full" and adapter is None
+    return (device, backend) in SMALL_ON_CPU and is_plain
 
 
 class Attention(NamedTuple):
@@ -78,23 +131,29 @@ class LoadedCheckpoint:
         return self.open_parts
 
     @property
+    def engine(self) -> Engine:
+        """Raises ClosedError after `close`, and EngineError in a forked child."""
+        return self.parts.engine
+
+    @property
     def client(self) -> EngineClient:
         """The engine that streams use. Raises ClosedError after `close`."""
-        return self.parts.engine
+        return self.engine
 
     @property
     def attention(self) -> Attention:
         """Reads words from the attention of the loaded model."""
-        model, _, engine = self.parts
+        parts = self.parts
         if self._attention is None:
-            timer = Timer(model, on_head=engine.watch)
+            engine = parts.engine
+            timer = Timer(self.checkpoint.config, lambda: parts.model, on_head=engine.watch)
             self._attention = Attention(timer, HeadFinder(engine, timer))
         return self._attention
 
     def _attention_calls(self) -> tuple[OpenPass, OfferUtterance]:
         """For word timings, and for the search of the attention head. Usable after `close`."""
         timer, finder = self.attention
-        return partial(LocalPass, self.parts.engine, timer), finder.offer
+        return partial(LocalPass, self.engine, timer), finder.offer
 
     def open(
         self, request: Request, *, chunk_frames: ChunkFrames = RAMP, wake: Wake | None = None
@@ -136,6 +195,12 @@ class LoadedCheckpoint:
         return defaults.replace(**changes)
 
 
+def load_adapter(path: str | Path) -> Adapter:
+    from vivace.adapter import Adapter  # imports PyTorch
+
+    return Adapter.load(path)
+
+
 def load_checkpoint(
     checkpoint: Checkpoint,
     build: Callable[[Qwen3TTS, Codec], Backend],
@@ -148,7 +213,7 @@ def load_checkpoint(
     adapter: Adapter | None = None,  # of this checkpoint, whose configuration it has extended
 ) -> LoadedCheckpoint:
     """Load the weights and start the engine. `TTS.load` documents the arguments."""
-    threads = pick_threads(threads, device, checkpoint.num_bytes)
+    threads = pick_threads(threads, device.type, checkpoint.num_bytes)
     change = () if adapter is None else (adapter.apply,)
     jobs = (
         partial(checkpoint.load_tokenizer, split_camel_case=split_camel_case),
@@ -163,9 +228,50 @@ def load_checkpoint(
     checkpoint.release_pages()
     if weights == "fp8" and first.name != FP8_BACKEND:
         log.warning("backend %s reads fp8 weights no faster; %s does", first.name, FP8_BACKEND)
-    can_be_forked = can_fork(device, threads)
+    can_be_forked = can_fork(device.type, threads)
     engine = Engine(first, limits, threads=threads, can_fork=can_be_forked, rebuild=rebuild)
-    return LoadedCheckpoint(checkpoint, tokenizer, Parts(model, codec, engine))
+    return LoadedCheckpoint(checkpoint, tokenizer, Parts.of(model, codec, engine))
+
+
+def load_without_torch(
+    checkpoint: Checkpoint,
+    build: Callable[[CheckpointFiles, None], Backend],
+    threads: int | None,
+    limits: EngineLimits,
+    split_camel_case: bool,
+) -> LoadedCheckpoint | None:
+    """Load a small float32 checkpoint on the CPU without PyTorch, or None if that is impossible.
+
+    The checkpoint must name its attention head: PyTorch would have to search it.
+    Model and codec of PyTorch compute the same audio. They are loaded when something else needs
+    them.
+    """
+    config = checkpoint.config
+    is_plain = config.timing_config is not None and config.quantization_config is None
+    if not is_plain or checkpoint.num_bytes >= SMALL_MODEL_BYTES:
+        return None
+    num_threads = pick_threads(threads, "cpu", checkpoint.num_bytes)
+    assert num_threads is not None
+    files = CheckpointFiles(checkpoint.folder, config, checkpoint.codec_config, num_threads)
+    rebuild = partial(build, files, None)
+    try:
+        first = rebuild()
+    except BackendUnavailableError as error:
+        log.info("PyTorch loads %s: %s", checkpoint.folder, error)
+        return None
+    tokenizer = checkpoint.load_tokenizer(split_camel_case=split_camel_case)
+
+    def load() -> tuple[Qwen3TTS, Codec]:
+        import torch
+
+        device = torch.device("cpu")
+        with use_threads(num_threads):
+            model = checkpoint.load_model(device, torch.float32)
+            return model, checkpoint.load_codec(device)
+
+    can_be_forked = can_fork("cpu", num_threads)
+    engine = Engine(first, limits, threads=num_threads, can_fork=can_be_forked, rebuild=rebuild)
+    return LoadedCheckpoint(checkpoint, tokenizer, Parts(load, engine))
 
 
 def _run_all(jobs: Sequence[Callable[[], Any]], *, in_threads: bool) -> list[Any]:

@@ -24,7 +24,6 @@ from vivace.script.request import Request, as_pieces
 from vivace.text.lexicon import Lexicon
 from vivace.verify import Verifier, check_recogniser
 from vivace.voices.cache import EnrolmentCache
-from vivace.voices.enroll import enroll_once
 from vivace.voices.find import Unenrolled, VoiceSource, find_voice
 from vivace.voices.library import VoiceLibrary
 from vivace.voices.voice import Voice
@@ -54,6 +53,8 @@ class Synthesizer:
         library, writer = VoiceLibrary(), self._loaded.writer
         found = find_voice(voice, self.presets, library)
         if isinstance(found, Unenrolled):
+            from vivace.voices.enroll import enroll_once  # imports PyTorch
+
             writer.require("base", "clone a voice")
             model, codec, engine = self._loaded.parts
             cache = EnrolmentCache()

@@ -22,7 +22,6 @@ from vivace.script.script import Line
 from vivace.speech import Word
 from vivace.text.tokenizer import TextTokenizer
 from vivace.text.written_words import WrittenWords
-from vivace.timing.attention import TextAttention
 from vivace.timing.timer import Timer
 from vivace.timing.words import IdSpan, Samples, WordSpan, WordTimer, find_spans
 
@@ -79,7 +78,7 @@ class UtteranceWords:
 
     def __init__(self, timer: Timer, prompt: Prompt) -> None:
         self._timer, self._heads = timer, timer.heads
-        self._attention = TextAttention(timer.model, prompt, self._heads)
+        self._attention = timer.attention(prompt, self._heads)
         self._words = WordTimer()
         self._kept: list[tuple[NDArray[np.float32], Samples]] = []  # until a head is selected
         self._has_words = True  # False: a pass failed, or no head follows the text

@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 from vivace.checkpoint_files import read_json
-from vivace.errors import CheckpointError
+from vivace.errors import CheckpointError, RequestError
 from vivace.speech import LIVE_MODES, LiveMode
 
 ModelType = Literal["base", "custom_voice", "voice_design"]
 MODEL_TYPES: tuple[ModelType, ...] = ("base", "custom_voice", "voice_design")
 
+Weights = Literal["full", "fp8", "int8", "int4"]
+"""`full`: as in the checkpoint; `fp8`: the predictor's matrices and the talker's MLPs rounded;
+`int8` and `int4`: integer matrices, for a CPU."""
 IntWeights = Literal["int8", "int4"]
 QUANT_METHOD = "vivace"  # the layout of `model/quantized_layers.py`
 
@@ -382,3 +385,8 @@ def _check(name: str, annotation: str, value: Any, where: str) -> None:
                 raise CheckpointError(
                     f"{where}: {name} is {number}; it must be from {low:,} to {high:,}"
                 )
+
+
+def check_weights(weights: str) -> None:
+    if weights not in (known := get_args(Weights)):
+        raise RequestError(f"weights must be one of {', '.join(known)}, not {weights!r}")

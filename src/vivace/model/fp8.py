@@ -7,28 +7,19 @@ values, so all backends compute the same numbers; a kernel may read half the byt
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from vivace.errors import CheckpointError, RequestError
+from vivace.errors import CheckpointError
 from vivace.model.layers import Block, Linear
 
 if TYPE_CHECKING:
     from vivace.model.talker import Qwen3TTS
 
-Weights = Literal["full", "fp8", "int8", "int4"]
-"""`full`: as in the checkpoint; `fp8`: the predictor's matrices and the talker's MLPs rounded;
-`int8` and `int4`: integer matrices, for a CPU."""
-
 E4M3 = torch.float8_e4m3fn
 SMALLEST, LARGEST = -100, 7  # exponents of scales that leave every product a normal bfloat16
-
-
-def check_weights(weights: str) -> None:
-    if weights not in (known := get_args(Weights)):
-        raise RequestError(f"weights must be one of {', '.join(known)}, not {weights!r}")
 
 
 def round_weights(model: Qwen3TTS) -> None:

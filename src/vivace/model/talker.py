@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vivace.model.code_predictor import CodePredictor
-from vivace.model.config import SPEAKER, ModelConfig, TalkerConfig
-from vivace.model.fp8 import Weights
+from vivace.model.config import SPEAKER, ModelConfig, TalkerConfig, Weights
 from vivace.model.layers import Attend, Block, Embedding, Linear, RMSNorm, Rope, TextProjection
 from vivace.model.speaker_encoder import SpeakerEncoder
 

@@ -156,7 +156,7 @@ class HostedConnection:
         try:
             if loaded is None:
                 raise ClosedError(f"model {model!r} is being loaded again")
-            engine = loaded.parts.engine
+            engine = loaded.engine
             self._spoken[published.number] = engine, published
             engine.submit(published.utterance)
         except Exception as error:
@@ -219,7 +219,7 @@ class HostedConnection:
             self._words[values["number"]] = UtteranceWords(loaded.attention.timer, prompt)
         frames = load_frames(values["frames"], call.arrays[:NUM_FRAME_ARRAYS])
         words = self._words[values["number"]]
-        loaded.parts.engine.post(
+        loaded.engine.post(
             lambda: self.reply(call, {"found": dump_found(words.read(frames))}), self._wake_sender
         )
 

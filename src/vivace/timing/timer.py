@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from itertools import product
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vivace.model.config import Head
-from vivace.model.talker import Qwen3TTS
+from vivace.model.config import Head, ModelConfig
 from vivace.prompt import Prompt
-from vivace.timing.attention import TextAttention
 from vivace.timing.path import MAX_STEP, TextPath, Weights
+
+if TYPE_CHECKING:
+    from vivace.model.talker import Qwen3TTS
+    from vivace.timing.attention import TextAttention
 
 log = logging.getLogger(__name__)
 
@@ -26,26 +29,36 @@ MAX_STEADY = 0.8  # share of steps of exactly one id; above, a head counts rows
 class Timer:
     """The head of one model, given by the config or selected by the first text that a head follows.
 
-    `on_head` is called on the engine's thread with a selected head.
+    `on_head` is called on the engine's thread with a selected head. `model` is called when
+    attention is read: the model may not be loaded before.
     """
 
     def __init__(
-        self, model: Qwen3TTS, on_head: Callable[[Head], None] = lambda head: None
+        self,
+        config: ModelConfig,
+        model: Callable[[], Qwen3TTS],
+        on_head: Callable[[Head], None] = lambda head: None,
     ) -> None:
-        config = model.config.talker_config
-        self.model = model
-        layers, heads = range(config.num_hidden_layers), range(config.num_attention_heads)
+        talker = config.talker_config
+        self._model = model
+        layers, heads = range(talker.num_hidden_layers), range(talker.num_attention_heads)
         self._all = [Head(layer, head) for layer, head in product(layers, heads)]
-        timing = model.config.timing_config
+        timing = config.timing_config
         self._head = timing.followed if timing else None
         self._has_warned = False
         self._on_head = on_head
 
     def find_head(self, prompt: Prompt, num_ids: int, codes: NDArray[np.int64]) -> None:
         """Select the head by one utterance: its prompt and its codes [n, codebooks]."""
-        weights = TextAttention(self.model, prompt, self._all).read(codes, num_ids)
+        weights = self.attention(prompt, self._all).read(codes, num_ids)
         if self._pick(self._all, weights) is None:
             log.info("no attention head follows the text; speech is not checked for missing words")
+
+    def attention(self, prompt: Prompt, heads: Sequence[Head]) -> TextAttention:
+        """Reads the attention of these heads for one utterance."""
+        from vivace.timing.attention import TextAttention  # imports PyTorch
+
+        return TextAttention(self._model(), prompt, heads)
 
     @property
     def heads(self) -> Sequence[Head]:

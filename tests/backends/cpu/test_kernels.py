@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from vivace.backends.cpu import binding
+from vivace.backends.cpu import binding, torch_tensors
 from vivace.backends.cpu.build import find_refusal
 from vivace.model.quantized import QuantizedLinear, multiply, quantize
 from vivace.sampling import NoiseTable, Shape, draw, talker_scores
@@ -43,7 +43,7 @@ def test_integer_products_equal_the_reference(
     linear = quantize(random(*shape), bits)
     for num_rows in (1, 2, 3, 4, 9):
         x = random(num_rows, shape[1], seed=num_rows)
-        found, wanted = binding.multiply(x, linear, name), multiply(x, linear)
+        found, wanted = torch_tensors.multiply(x, linear, name), multiply(x, linear)
         assert torch.allclose(found, wanted, rtol=1e-5, atol=1e-4)
 
 
@@ -55,7 +55,7 @@ def test_float_products_equal_pytorch(
     weight = random(*shape).to(dtype)
     x = random(5, shape[1], seed=1)
     wanted = (x.double() @ weight.double().t()).float()
-    assert torch.allclose(binding.multiply(x, weight, name), wanted, rtol=1e-5, atol=1e-4)
+    assert torch.allclose(torch_tensors.multiply(x, weight, name), wanted, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8", "int4"])
@@ -67,10 +67,10 @@ def test_a_row_does_not_depend_on_the_other_rows(name: str, kind: str) -> None:
     elif kind == "bfloat16":
         weight = plain.bfloat16()
     x = random(11, 224, seed=2)
-    together = binding.multiply(x, weight, name)
+    together = torch_tensors.multiply(x, weight, name)
     for row in range(len(x)):
-        assert torch.equal(binding.multiply(x[row : row + 1], weight, name)[0], together[row])
-    other = binding.multiply(torch.cat((x[3:4], 100 * x[5:])), weight, name)
+        assert torch.equal(torch_tensors.multiply(x[row : row + 1], weight, name)[0], together[row])
+    other = torch_tensors.multiply(torch.cat((x[3:4], 100 * x[5:])), weight, name)
     assert torch.equal(other[0], together[3])
 
 
@@ -86,7 +86,7 @@ def test_largest_integers_do_not_overflow(name: str, bits: Literal[4, 8]) -> Non
         packed = torch.full((4, 2048), 0xFF, dtype=torch.uint8)
         packed[1::2] = 0x00
         linear = QuantizedLinear(packed, torch.ones(4, 128, dtype=torch.float16), 4)
-    assert torch.allclose(binding.multiply(x, linear, name), multiply(x, linear), rtol=1e-6)
+    assert torch.allclose(torch_tensors.multiply(x, linear, name), multiply(x, linear), rtol=1e-6)
 
 
 @pytest.mark.parametrize("bits", [8, 4])
@@ -96,16 +96,18 @@ def test_non_finite_inputs_give_non_finite_outputs_in_their_row(
 ) -> None:
     linear = quantize(random(8, 64), bits)
     x = random(3, 64, seed=1)
-    healthy = binding.multiply(x, linear, name)
+    healthy = torch_tensors.multiply(x, linear, name)
     x[1, 40] = value
-    found = binding.multiply(x, linear, name)
+    found = torch_tensors.multiply(x, linear, name)
     assert not torch.isfinite(found[1]).any()
     assert torch.equal(found[[0, 2]], healthy[[0, 2]])
 
 
 def test_zeros_give_zeros(name: str) -> None:
     for bits in (8, 4):
-        assert not binding.multiply(torch.zeros(2, 64), quantize(random(8, 64), bits), name).any()
+        assert not torch_tensors.multiply(
+            torch.zeros(2, 64), quantize(random(8, 64), bits), name
+        ).any()
 
 
 # --- Draws ------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """The `cpu` backend: frames of up to eight slots per sweep over the weights, in C++.
 
 A row's products do not depend on the other rows, so a slot's codes do not depend on its batch.
-Prompts become rows in PyTorch. The codec runs in C++ too.
+The codec runs in C++ too. A float32 model needs no PyTorch: `CpuBackend.open` reads its files.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from vivace.backends.base import Frames, Samples, Slot
@@ -21,17 +21,25 @@ from vivace.backends.cpu.build import find_refusal, load_library
 from vivace.backends.cpu.codec import NativeCodecDecoder
 from vivace.backends.cpu.native_model import NativeModel, NativeSlot, find_unfit, slot_spec
 from vivace.backends.cpu.page_out import page_out
-from vivace.backends.host import HostBackend, HostSlot
+from vivace.backends.cpu.tensors import ModelTensors
+from vivace.backends.host import HostBackend, HostSlot, TorchDecoder
 from vivace.backends.slots import frame_limit
 from vivace.errors import BackendUnavailableError
-from vivace.model.codec import Codec
-from vivace.model.talker import Qwen3TTS
+from vivace.model.config import CodecConfig, ModelConfig
 from vivace.prompt import Prompt
 from vivace.speech import SamplingParams
+
+if TYPE_CHECKING:
+    import torch
+
+    from vivace.model.codec import Codec
+    from vivace.model.talker import Qwen3TTS
 
 log = logging.getLogger(__name__)
 
 MAX_STREAMS = 256  # a slot allocates memory only at admission
+
+Rows = NDArray[np.float32]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -42,6 +50,7 @@ class CpuSlot(HostSlot):
 
 class CpuBackend(HostBackend[CpuSlot]):
     name = "cpu"
+    _decoder: NativeCodecDecoder | TorchDecoder
 
     def __init__(
         self,
@@ -49,27 +58,61 @@ class CpuBackend(HostBackend[CpuSlot]):
         codec: Codec,
         *,
         max_streams: int | None = None,
-        num_threads: int | None = None,
+        num_threads: int | None = None,  # None: the number of PyTorch
         instruction_set: str = "",
         has_half_cache: bool | None = None,
     ) -> None:
-        super().__init__(model, codec)
-        # Integer products of eight rows take two to three times as long as those of one row.
-        self.shares_work = not model.talker.codec_head.weight.is_floating_point()
-        self.max_streams = max_streams or MAX_STREAMS
-        self._num_threads = num_threads or torch.get_num_threads()
-        self._instructions = instructions(instruction_set)
-        with torch.inference_mode():
-            self._native = NativeModel(model, self._num_threads, instruction_set, has_half_cache)
-            self._decoder = self._pack_codec()
+        import torch
 
-    @torch.inference_mode()
+        from vivace.backends.cpu.torch_tensors import TorchTensors
+
+        num_threads = num_threads or torch.get_num_threads()
+        tensors = TorchTensors(model, codec, instruction_set)
+        self._start(tensors, num_threads, max_streams, instruction_set, has_half_cache)
+        self._decoder = _pack_codec(codec, num_threads)
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path,
+        config: ModelConfig,
+        codec_config: CodecConfig,
+        num_threads: int,
+        max_streams: int | None = None,
+    ) -> CpuBackend:
+        """Read a float32 or float16 checkpoint without PyTorch; a float16 number is converted to
+        float32. Raises BackendUnavailableError if a file is not as expected: PyTorch's reader
+        describes the error."""
+        from vivace.backends.cpu.file_tensors import open_folder
+
+        backend = cls.__new__(cls)
+        with open_folder(folder, config, codec_config) as (tensors, decoder):
+            backend._start(tensors, num_threads, max_streams)
+            backend._decoder = NativeCodecDecoder(decoder, load_library(), num_threads)
+        return backend
+
+    def _start(
+        self,
+        tensors: ModelTensors,
+        num_threads: int,
+        max_streams: int | None,
+        instruction_set: str = "",
+        has_half_cache: bool | None = None,
+    ) -> None:
+        super().__init__(tensors.config)
+        self._tensors, self._num_threads = tensors, num_threads
+        self.max_streams = max_streams or MAX_STREAMS
+        self._instructions = instructions(instruction_set)
+        self._native = NativeModel(tensors, num_threads, instruction_set, has_half_cache)
+        # Integer products of eight rows take two to three times as long as those of one row.
+        self.shares_work = self._native.has_integers
+
     def admit(self, prompt: Prompt, sampling: SamplingParams) -> Slot:
-        limit = self.model.config.talker_config.max_position_embeddings
+        limit = self.config.talker_config.max_position_embeddings
         max_frames = frame_limit(prompt, sampling, limit)
         spec = slot_spec(sampling, max_frames, prompt.own_row, prompt.num_own_ids, self.watched)
-        native = self._native.admit(spec, self.prompt_rows(prompt).float())
-        texts = self.text_vectors(prompt.trailing_ids).float()
+        native = self._native.admit(spec, self.prompt_rows(prompt))
+        texts = self._tensors.text_vectors(prompt.trailing_ids)
         self._native.extend(native, texts, 0, is_complete=prompt.is_complete)
         return self._slots.add(
             CpuSlot(
@@ -83,30 +126,21 @@ class CpuBackend(HostBackend[CpuSlot]):
             )
         )
 
-    @torch.inference_mode()
+    def prompt_rows(self, prompt: Prompt) -> Rows:
+        """The talker's input embeddings: [rows, hidden]."""
+        return self._tensors.prompt_rows(prompt)
+
     def extend(self, slot: Slot, text_ids: Sequence[int], is_last: bool) -> None:
         state = self._slots[slot]
-        ids = state.extend(text_ids, is_last, self.model.config.tts_eos_token_id)
-        texts = self.text_vectors(ids).float()
+        ids = state.extend(text_ids, is_last, self.config.tts_eos_token_id)
+        texts = self._tensors.text_vectors(ids)
         self._native.extend(state.native, texts, len(text_ids), is_complete=is_last)
 
     def new_codec_state(self) -> Any:
-        return super().new_codec_state() if self._decoder is None else self._decoder.new_state()
+        return self._decoder.new_state()
 
     def decode(self, codes: NDArray[np.int64], state: Any) -> Samples:
-        if self._decoder is None:
-            return super().decode(codes, state)
         return self._decoder.decode(codes, state)
-
-    def _pack_codec(self) -> NativeCodecDecoder | None:
-        """The decoder in C++, or None where PyTorch must decode."""
-        try:
-            decoder = NativeCodecDecoder(self.codec.decoder, load_library(), self._num_threads)
-        except BackendUnavailableError as error:
-            log.warning("PyTorch decodes the audio: %s", error)
-            return None
-        page_out(self.codec)
-        return decoder
 
     def step(self, slots: Sequence[Slot], num_frames: int) -> Frames:
         states = [self._slots[slot] for slot in slots]
@@ -122,14 +156,26 @@ class CpuBackend(HostBackend[CpuSlot]):
 
     def memory(self) -> dict[str, int]:
         keys = sum(state.native.num_bytes for state in self._slots.values())
-        return {**super().memory(), "keys and values": keys}
+        return {**self._tensors.memory(), "keys and values": keys}
 
     def facts(self) -> dict[str, str]:
+        is_torch = isinstance(self._decoder, TorchDecoder)
         return {
             "kernels": f"{self._instructions}, {self._num_threads} thread(s)",
-            "codec": "PyTorch" if self._decoder is None else f"C++, {self._decoder.kernels}",
+            "codec": "PyTorch" if is_torch else f"C++, {self._decoder.kernels}",
             "passes": f"up to 8 rows at a time, up to {self.max_streams} streams",
         }
+
+
+def _pack_codec(codec: Codec, num_threads: int) -> NativeCodecDecoder | TorchDecoder:
+    """The decoder in C++, or in PyTorch where C++ cannot decode."""
+    try:
+        decoder = NativeCodecDecoder(codec.decoder, load_library(), num_threads)
+    except BackendUnavailableError as error:
+        log.warning("PyTorch decodes the audio: %s", error)
+        return TorchDecoder(codec)
+    page_out(codec)
+    return decoder
 
 
 def device_refusal(device: torch.device) -> str | None:
@@ -146,6 +192,8 @@ def unfit(model: Qwen3TTS) -> str | None:
 
 def slower(model: Qwen3TTS) -> str | None:
     """Why `auto` should use another backend for the model, or None."""
+    import torch
+
     if model.dtype == torch.bfloat16:
         return "it computes bfloat16 weights in float32; the eager backend rounds like the original"
     return None

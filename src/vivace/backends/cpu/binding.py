@@ -18,16 +18,14 @@ from ctypes import (
 from functools import cache
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from vivace.backends.base import SlotStatus
 from vivace.backends.cpu.build import load_library
 from vivace.errors import BackendError
-from vivace.model.quantized import QuantizedLinear
 
 F32, BF16, INT8, INT4 = range(4)  # `Kind` in kernels.h
-FLOAT_KINDS = {torch.float32: F32, torch.bfloat16: BF16}
 STATUS: tuple[SlotStatus, ...] = (
     "running",
     "waiting",
@@ -43,7 +41,7 @@ ERRORS = {
 
 
 class Matrix(Structure):
-    """A weight matrix or a table. Keeps its tensors alive."""
+    """A weight matrix or a table. `kept` holds the arrays or tensors that it points to."""
 
     _fields_ = [
         ("kind", c_int),
@@ -53,24 +51,14 @@ class Matrix(Structure):
         ("scale", c_void_p),
         ("bias", c_void_p),
     ]
+    kept: tuple[Any, ...] = ()
 
     @classmethod
-    def of(cls, weight: Tensor | QuantizedLinear, bias: Tensor | None = None) -> Matrix:
-        scale: Tensor | None = None
-        if isinstance(weight, QuantizedLinear):
-            kind = INT8 if weight.bits == 8 else INT4
-            out, inputs = weight.out_features, weight.in_features
-            numbers, scale = weight.weight, weight.scale
-        else:
-            kind, numbers = FLOAT_KINDS[weight.dtype], weight
-            out, inputs = weight.shape
-        made = cls(kind, out, inputs, pointer(numbers))
-        if scale is not None:
-            made.scale = pointer(scale)
+    def of(cls, weight: NDArray[np.float32], bias: NDArray[np.float32] | None = None) -> Matrix:
+        made = cls(F32, *weight.shape, address(weight))
         if bias is not None:
-            bias = bias.float()
-            made.bias = pointer(bias)
-        made.kept = (numbers, scale, bias)
+            made.bias = address(bias)
+        made.kept = (weight, bias)
         return made
 
 
@@ -121,9 +109,9 @@ class SlotSpec(Structure):
     ]
 
 
-def pointer(tensor: Tensor) -> int:
-    assert tensor.is_contiguous()
-    return tensor.data_ptr()
+def address(array: NDArray[Any]) -> int:
+    assert array.flags.c_contiguous
+    return array.ctypes.data
 
 
 @cache
@@ -167,18 +155,19 @@ def instructions(name: str = "") -> str | None:
     return None if found is None else found.decode()
 
 
-def multiply(x: Tensor, weight: Tensor | QuantizedLinear, name: str = "") -> Tensor:
-    """Rows [rows, in] times a matrix: [rows, out], on one thread."""
-    matrix = Matrix.of(weight)
-    x = x.float().contiguous()
-    out = torch.empty(len(x), matrix.out)
-    args = (name.encode(), byref(matrix), pointer(x), len(x), pointer(out))
-    check(library().vivace_multiply(*args))
+def multiply(x: NDArray[np.float32], matrix: Matrix, name: str = "") -> NDArray[np.float32]:
+    """Rows [rows, in] times a matrix: [rows, out], on one thread. A row's product does not depend
+    on the other rows."""
+    x = np.ascontiguousarray(x, np.float32)
+    out = np.empty((len(x), matrix.out), np.float32)
+    args = (name.encode(), byref(matrix), address(x), len(x), address(out))
+    if len(x):
+        check(library().vivace_multiply(*args))
     return out
 
 
 def array_of(items: list[Any]) -> ctypes.Array[Any]:
-    """A C array of structures. Their tensors stay alive with it."""
+    """A C array of structures. Their arrays stay alive with it."""
     made = (type(items[0]) * len(items))(*items)
     made.kept = items
     return made

@@ -10,16 +10,14 @@ import ctypes
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from vivace.backends.base import Samples
 from vivace.errors import BackendError, BackendUnavailableError
-from vivace.model.codec_decoder import CodecDecoder
-from vivace.model.quantizer import SplitDecoderQuantizer
+from vivace.model.config import CodecDecoderConfig
 
 KERNELS = ("amx", "avx512", "avx2", "neon", "baseline")  # instruction sets, fastest first
 ERRORS = {  # `Result` in native/api.h
@@ -27,6 +25,25 @@ ERRORS = {  # `Result` in native/api.h
     -2: "the tensors do not fit the configuration",
     -3: "the system has no more threads",
 }
+
+
+SMALLEST_USAGE = 1e-5  # as in model/quantizer.py
+NUM_UNITS = 3  # residual units of an upsampling block
+
+Array = NDArray[np.float32]
+
+
+class NamedTensors(Protocol):
+    def __getitem__(self, name: str, /) -> Any:
+        """An array or a CPU tensor by its name in the checkpoint, without `decoder.`."""
+
+
+class DecoderTensors(Protocol):
+    """A `CodecDecoder` of PyTorch, or the tensors of a file."""
+
+    config: CodecDecoderConfig
+
+    def state_dict(self) -> NamedTensors: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -41,11 +58,11 @@ class NativeCodecState:
 
 
 class NativeCodecDecoder:
-    """Packs the weights of a folded decoder. Calls of `decode` take turns."""
+    """Packs the weights of a decoder. Calls of `decode` take turns."""
 
     def __init__(
         self,
-        decoder: CodecDecoder,
+        decoder: DecoderTensors,
         library: ctypes.CDLL,
         num_threads: int,
         kernels: str | None = None,  # the instruction set; None: the fastest one
@@ -53,12 +70,12 @@ class NativeCodecDecoder:
         config = decoder.config
         self._num_quantizers = config.num_quantizers
         self._library = _declare(library)
-        tensors = [_to_array(tensor) for tensor in _tensors(decoder)]
+        tensors = [np.ascontiguousarray(each) for each in _Arrays(decoder).in_order()]
         pointers = (ctypes.c_void_p * len(tensors))(*(each.ctypes.data for each in tensors))
         sizes = (ctypes.c_int64 * len(tensors))(*(each.size for each in tensors))
         handle = ctypes.c_void_p()
         result = self._library.vivace_codec_new(
-            _shape(decoder),
+            _shape(config),
             (ctypes.c_int64 * len(config.upsampling_ratios))(*config.upsampling_ratios),
             (ctypes.c_int64 * len(config.upsample_rates))(*config.upsample_rates),
             config.rms_norm_eps,
@@ -139,9 +156,8 @@ def _declare(library: ctypes.CDLL) -> Any:
     return library
 
 
-def _shape(decoder: CodecDecoder) -> ctypes.Array[ctypes.c_int64]:
+def _shape(config: CodecDecoderConfig) -> ctypes.Array[ctypes.c_int64]:
     """`CodecShape` in native/codec.h."""
-    config = decoder.config
     values = (
         config.num_quantizers,
         config.num_semantic_quantizers,
@@ -163,80 +179,90 @@ def _shape(decoder: CodecDecoder) -> ctypes.Array[ctypes.c_int64]:
     return (ctypes.c_int64 * len(values))(*values)
 
 
-def _to_array(tensor: Tensor) -> NDArray[np.float32]:
-    array: NDArray[np.float32] = tensor.detach().float().contiguous().numpy()
+class _Arrays:
+    """The weights in the order in which native/codec_weights.cpp takes them."""
+
+    def __init__(self, decoder: DecoderTensors) -> None:
+        self._config = decoder.config
+        self._tensors = decoder.state_dict()
+
+    def in_order(self) -> Iterator[Array]:
+        config = self._config
+        yield from self._quantizer()
+        yield from self._layer("pre_conv.conv")
+        yield from self._transformer("pre_transformer")
+        for index in range(len(config.upsampling_ratios)):
+            yield from self._layer(f"upsample.{index}.0.conv")
+            yield from self._conv_next(f"upsample.{index}.1")
+        num_blocks = len(config.upsample_rates)
+        yield from self._layer("decoder.0.conv")
+        for index in range(1, num_blocks + 1):
+            yield from self._upsample_block(f"decoder.{index}.block")
+        yield from self._snake(f"decoder.{num_blocks + 1}")
+        yield from self._layer(f"decoder.{num_blocks + 2}.conv")
+
+    def _array(self, name: str) -> Array:
+        return np.asarray(self._tensors[name], np.float32)
+
+    def _layer(self, name: str) -> Iterator[Array]:
+        yield self._array(f"{name}.weight")
+        yield self._array(f"{name}.bias")
+
+    def _quantizer(self) -> Iterator[Array]:
+        num_first = self._config.num_semantic_quantizers
+        sizes = {"rvq_first": num_first, "rvq_rest": self._config.num_quantizers - num_first}
+        for part, size in sizes.items():
+            for index in range(size):
+                codebook = f"quantizer.{part}.vq.layers.{index}._codebook"
+                usage = self._array(f"{codebook}.cluster_usage")
+                sums = self._array(f"{codebook}.embedding_sum")
+                yield sums / np.maximum(usage, np.float32(SMALLEST_USAGE))[:, None]
+        for part in sizes:
+            yield self._array(f"quantizer.{part}.output_proj.weight")
+
+    def _transformer(self, name: str) -> Iterator[Array]:
+        yield from self._layer(f"{name}.input_proj")
+        for index in range(self._config.num_hidden_layers):
+            layer = f"{name}.layers.{index}"
+            yield self._array(f"{layer}.input_layernorm.weight")
+            yield self._joined(f"{layer}.self_attn", "q_proj", "k_proj", "v_proj")
+            yield self._array(f"{layer}.self_attn.o_proj.weight")
+            yield self._array(f"{layer}.self_attn_layer_scale.scale")
+            yield self._array(f"{layer}.post_attention_layernorm.weight")
+            yield self._joined(f"{layer}.mlp", "gate_proj", "up_proj")
+            yield self._array(f"{layer}.mlp.down_proj.weight")
+            yield self._array(f"{layer}.mlp_layer_scale.scale")
+        yield self._array(f"{name}.norm.weight")
+        yield from self._layer(f"{name}.output_proj")
+
+    def _joined(self, parent: str, *layers: str) -> Array:
+        return np.concatenate([self._array(f"{parent}.{layer}.weight") for layer in layers])
+
+    def _conv_next(self, name: str) -> Iterator[Array]:
+        yield from self._layer(f"{name}.dwconv.conv")
+        yield from self._layer(f"{name}.norm")
+        yield from self._layer(f"{name}.pwconv1")
+        yield from self._layer(f"{name}.pwconv2")
+        yield self._array(f"{name}.gamma")
+
+    def _upsample_block(self, name: str) -> Iterator[Array]:
+        yield from self._snake(f"{name}.0")
+        yield from self._layer(f"{name}.1.conv")
+        for index in range(2, 2 + NUM_UNITS):
+            unit = f"{name}.{index}"
+            yield from self._snake(f"{unit}.act1")
+            yield from self._layer(f"{unit}.conv1.conv")
+            yield from self._snake(f"{unit}.act2")
+            yield from self._layer(f"{unit}.conv2.conv")
+
+    def _snake(self, name: str) -> Iterator[Array]:
+        """Frequency and inverse gain, as `SnakeBeta` folds them."""
+        yield _exponential(self._array(f"{name}.alpha"))
+        gain = _exponential(self._array(f"{name}.beta"))
+        yield np.float32(1.0) / (gain + np.float32(1e-9))
+
+
+def _exponential(x: Array) -> Array:
+    """Rounded from float64, so that all machines compute the same numbers."""
+    array: Array = np.exp(x.astype(np.float64)).astype(np.float32)
     return array
-
-
-# -- the tensors, in the order in which native/codec_weights.cpp takes them ------------------------
-# Parts are `Any`: PyTorch's lists and attributes of modules have no types.
-
-
-def _tensors(decoder: CodecDecoder) -> Iterator[Tensor]:
-    yield from _quantizer(decoder.quantizer)
-    yield from _weight_and_bias(decoder.pre_conv.conv)
-    yield from _transformer(decoder.pre_transformer)
-    stages: Any = decoder.upsample
-    for widen, conv_next in stages:
-        yield from _weight_and_bias(widen.conv)
-        yield from _conv_next(conv_next)
-    layers: Any = decoder.decoder
-    first, *blocks, snake, last = layers
-    yield from _weight_and_bias(first.conv)
-    for block in blocks:
-        yield from _upsample_block(block)
-    yield from _snake(snake)
-    yield from _weight_and_bias(last.conv)
-
-
-def _quantizer(quantizer: SplitDecoderQuantizer) -> Iterator[Tensor]:
-    parts: tuple[Any, ...] = (quantizer.rvq_first, quantizer.rvq_rest)
-    for part in parts:
-        for layer in part.vq.layers:
-            yield layer._codebook.vectors()
-    for part in parts:
-        yield part.output_proj.weight
-
-
-def _transformer(transformer: Any) -> Iterator[Tensor]:
-    yield from _weight_and_bias(transformer.input_proj)
-    for layer in transformer.layers:
-        yield layer.input_layernorm.weight
-        yield layer.self_attn.qkv_weight
-        yield layer.self_attn.o_proj.weight
-        yield layer.self_attn_layer_scale.scale
-        yield layer.post_attention_layernorm.weight
-        yield layer.mlp.gate_up_weight
-        yield layer.mlp.down_proj.weight
-        yield layer.mlp_layer_scale.scale
-    yield transformer.norm.weight
-    yield from _weight_and_bias(transformer.output_proj)
-
-
-def _conv_next(layer: Any) -> Iterator[Tensor]:
-    yield from _weight_and_bias(layer.dwconv.conv)
-    yield from _weight_and_bias(layer.norm)
-    yield from _weight_and_bias(layer.pwconv1)
-    yield from _weight_and_bias(layer.pwconv2)
-    yield layer.gamma
-
-
-def _upsample_block(block: Any) -> Iterator[Tensor]:
-    snake, widen, *units = block.block
-    yield from _snake(snake)
-    yield from _weight_and_bias(widen.conv)
-    for unit in units:
-        yield from _snake(unit.act1)
-        yield from _weight_and_bias(unit.conv1.conv)
-        yield from _snake(unit.act2)
-        yield from _weight_and_bias(unit.conv2.conv)
-
-
-def _weight_and_bias(layer: Any) -> Iterator[Tensor]:
-    yield layer.weight
-    yield layer.bias
-
-
-def _snake(snake: Any) -> Iterator[Tensor]:
-    yield snake.frequency  # computed by `Codec.fold`
-    yield snake.inverse_gain

@@ -1,6 +1,6 @@
 """A model in the library: its weights as C structures, and its slots.
 
-The library reads the tensors of the PyTorch model where they are, in memory or in a mapped file.
+The library reads the tensors where they are: in a PyTorch model, in a mapped file, or in arrays.
 """
 
 from __future__ import annotations
@@ -8,14 +8,15 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from ctypes import byref, c_void_p
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from numpy.typing import NDArray
 
 from vivace.backends.base import Frames
 from vivace.backends.cpu.binding import (
+    F32,
+    INT8,
     STATUS,
     LayerSpec,
     Matrix,
@@ -23,23 +24,22 @@ from vivace.backends.cpu.binding import (
     Shape,
     SlotSpec,
     StackSpec,
+    address,
     array_of,
     check,
     library,
-    pointer,
 )
-from vivace.backends.frame_maker import bans
+from vivace.backends.cpu.tensors import ModelTensors
+from vivace.backends.slots import banned_codes
 from vivace.errors import BackendError, BackendUnavailableError
-from vivace.model import ops
-from vivace.model.code_predictor import CodePredictor
 from vivace.model.config import GatedConfig, Head, TalkerConfig
-from vivace.model.layers import Block, Linear
-from vivace.model.quantized import QuantizedLinear
-from vivace.model.talker import Qwen3TTS, Talker
 from vivace.speech import SamplingParams
 
 HEAD_STEP = 16  # head dimensions are multiples of the widest vector
 MAX_GROUPS = 64  # a page of the predictor's cache
+PREDICTOR = "talker.code_predictor"
+
+C = TypeVar("C")
 
 
 def find_unfit(config: TalkerConfig) -> str | None:
@@ -77,15 +77,17 @@ class NativeModel:
 
     def __init__(
         self,
-        model: Qwen3TTS,
+        tensors: ModelTensors,
         num_threads: int,
         instructions: str = "",
         has_half_cache: bool | None = None,  # None: unless the weights are float32
     ) -> None:
-        self.config = model.config.talker_config
-        self._kept: list[Any] = []  # tensors and structures that the library reads
-        spec = self._model_spec(model)
-        is_full = model.talker.codec_head.weight.dtype == torch.float32
+        self.config = tensors.config.talker_config
+        self._tensors = tensors
+        self._kept: list[Any] = []  # arrays and structures that the library reads
+        spec = self._model_spec()
+        self.has_integers = spec.codec_head.kind >= INT8
+        is_full = spec.codec_head.kind == F32
         spec.has_half_cache = int(not is_full if has_half_cache is None else has_half_cache)
         handle = c_void_p()
         args = (byref(spec), instructions.encode(), num_threads, byref(handle))
@@ -97,18 +99,18 @@ class NativeModel:
         self._close = weakref.finalize(self, library().vivace_model_free, handle)
         self._close.atexit = False  # threads of the pool end with the process
 
-    def admit(self, spec: SlotSpec, rows: Tensor) -> NativeSlot:
-        """Read a prompt's rows, float32 [rows, hidden], into a new slot."""
+    def admit(self, spec: SlotSpec, rows: NDArray[np.float32]) -> NativeSlot:
+        """Read a prompt's rows [rows, hidden] into a new slot."""
         handle = c_void_p()
-        rows = rows.contiguous()
-        args = (self.handle, byref(spec), pointer(rows), len(rows), byref(handle))
+        args = (self.handle, byref(spec), address(rows), len(rows), byref(handle))
         check(library().vivace_slot_new(*args))
         return NativeSlot(self, handle)
 
-    def extend(self, slot: NativeSlot, vectors: Tensor, num_own: int, *, is_complete: bool) -> None:
-        """Append text vectors, float32 [ids, hidden]; `num_own` of them are of the request."""
-        vectors = vectors.contiguous()
-        args = (pointer(vectors), len(vectors), num_own, int(is_complete))
+    def extend(
+        self, slot: NativeSlot, vectors: NDArray[np.float32], num_own: int, *, is_complete: bool
+    ) -> None:
+        """Append text vectors [ids, hidden]; `num_own` of them are of the request."""
+        args = (address(vectors), len(vectors), num_own, int(is_complete))
         check(library().vivace_slot_extend(self.handle, slot.handle, *args))
 
     def step(self, slots: Sequence[NativeSlot], num_frames: int, *, has_places: bool) -> Frames:
@@ -130,36 +132,37 @@ class NativeModel:
 
     # -- weights -----------------------------------------------------------------------------
 
-    def _model_spec(self, model: Qwen3TTS) -> ModelSpec:
-        talker, config = model.talker, self.config
-        predictor = talker.code_predictor
-        pad = torch.tensor([model.config.tts_pad_token_id])
-        late, early = (ban.to(torch.uint8) for ban in bans(model))
-        projection = predictor.small_to_mtp_projection
-        heads = array_of([_matrix(head) for head in predictor.lm_head])
-        tables = array_of([Matrix.of(table.weight) for table in talker.code_tables])
-        spec = ModelSpec(
-            talker=self._stack_spec(talker, config),
-            predictor=self._stack_spec(predictor, config.code_predictor_config),
-            codec_head=_matrix(talker.codec_head),
-            projection=_matrix(projection) if isinstance(projection, Linear) else Matrix(),
-            heads=heads,
-            tables=tables,
-            num_groups=config.num_code_groups,
+    def _model_spec(self) -> ModelSpec:
+        tensors, config = self._tensors, self.config
+        predictor, groups = config.code_predictor_config, config.num_code_groups
+        late, early = (ban.astype(np.uint8) for ban in banned_codes(config))
+        projection = f"{PREDICTOR}.small_to_mtp_projection"
+        inner, size = predictor.hidden_size, predictor.vocab_size
+        heads = [self._matrix(f"{PREDICTOR}.lm_head.{i}", size, inner) for i in range(groups - 1)]
+        tables = [self._matrix("talker.model.codec_embedding", config.vocab_size)]
+        for index in range(groups - 1):
+            tables.append(self._matrix(f"{PREDICTOR}.model.codec_embedding.{index}", size))
+        has_projection = tensors.has_layer(projection)
+        return ModelSpec(
+            talker=self._stack_spec("talker.model", config),
+            predictor=self._stack_spec(f"{PREDICTOR}.model", predictor),
+            codec_head=self._matrix("talker.codec_head", config.vocab_size),
+            projection=self._matrix(projection, inner) if has_projection else Matrix(),
+            heads=self._hold(array_of(heads)),
+            tables=self._hold(array_of(tables)),
+            num_groups=groups,
             vocab=config.vocab_size,
-            predictor_vocab=config.code_predictor_config.vocab_size,
+            predictor_vocab=size,
             eos=config.codec_eos_token_id,
             banned=self._keep(late),
             early_banned=self._keep(early),
-            pad_vector=self._keep(talker.text_vectors(pad)[0].float()),
+            pad_vector=self._keep(tensors.text_vectors([tensors.config.tts_pad_token_id])[0]),
         )
-        self._kept += [model, heads, tables, projection, spec]
-        return spec
 
-    def _stack_spec(self, part: Talker | CodePredictor, config: GatedConfig) -> StackSpec:
-        layers = array_of([self._layer_spec(layer) for layer in part.model.layers])
-        frequencies = ops.rope_frequencies(config.head_dim, config.rope_theta, torch.device("cpu"))
-        self._kept.append(layers)
+    def _stack_spec(self, name: str, config: GatedConfig) -> StackSpec:
+        indices = range(config.num_hidden_layers)
+        layers = [self._layer_spec(f"{name}.layers.{index}", config) for index in indices]
+        frequencies = rope_frequencies(config.head_dim, config.rope_theta)
         return StackSpec(
             hidden=config.hidden_size,
             inter=config.intermediate_size,
@@ -168,39 +171,63 @@ class NativeModel:
             kv_heads=config.num_key_value_heads,
             head_dim=config.head_dim,
             eps=config.rms_norm_eps,
-            norm=self._keep(part.model.norm.weight.float()),
+            norm=self._vector(f"{name}.norm", config.hidden_size),
             frequencies=self._keep(frequencies),
-            layers=layers,
+            layers=self._hold(array_of(layers)),
         )
 
-    def _layer_spec(self, layer: nn.Module) -> LayerSpec:
-        assert isinstance(layer, Block)
-        attention, mlp = layer.self_attn, layer.mlp
-        assert attention.q_norm is not None
-        assert attention.k_norm is not None
-        qkv = _weight(attention, "qkv_proj", "qkv_weight")
-        gate_up = _weight(mlp, "gate_up_proj", "gate_up_weight")
-        inter = len(gate_up.weight if isinstance(gate_up, QuantizedLinear) else gate_up) // 2
+    def _layer_spec(self, name: str, config: GatedConfig) -> LayerSpec:
+        hidden, head_dim = config.hidden_size, config.head_dim
+        width = config.num_attention_heads * head_dim
+        num_rows = width + 2 * config.num_key_value_heads * head_dim
+        attention, mlp = f"{name}.self_attn", f"{name}.mlp"
+        gate, up = self._tensors.gate_and_up(mlp)
         return LayerSpec(
-            first_norm=self._keep(layer.input_layernorm.weight.float()),
-            second_norm=self._keep(layer.post_attention_layernorm.weight.float()),
-            query_norm=self._keep(attention.q_norm.weight.float()),
-            key_norm=self._keep(attention.k_norm.weight.float()),
-            qkv=self._hold(Matrix.of(qkv)),
-            o=self._hold(_matrix(attention.o_proj)),
-            gate=self._hold(Matrix.of(_take_rows(gate_up, slice(None, inter)))),
-            up=self._hold(Matrix.of(_take_rows(gate_up, slice(inter, None)))),
-            down=self._hold(_matrix(mlp.down_proj)),
+            first_norm=self._vector(f"{name}.input_layernorm", hidden),
+            second_norm=self._vector(f"{name}.post_attention_layernorm", hidden),
+            query_norm=self._vector(f"{attention}.q_norm", head_dim),
+            key_norm=self._vector(f"{attention}.k_norm", head_dim),
+            qkv=self._check(self._tensors.qkv(attention), attention, num_rows, hidden),
+            o=self._matrix(f"{attention}.o_proj", hidden, width),
+            gate=self._check(gate, mlp, config.intermediate_size, hidden),
+            up=self._check(up, mlp, config.intermediate_size, hidden),
+            down=self._matrix(f"{mlp}.down_proj", hidden, config.intermediate_size),
         )
 
-    def _keep(self, tensor: Tensor) -> int:
-        tensor = tensor.detach().contiguous()
-        self._kept.append(tensor)
-        return pointer(tensor)
+    def _matrix(self, layer: str, out: int, inputs: int | None = None) -> Matrix:
+        """A matrix with the shape that the library expects; `inputs` is by default the talker's
+        width."""
+        inputs = self.config.hidden_size if inputs is None else inputs
+        return self._check(self._tensors.matrix(layer), layer, out, inputs)
 
-    def _hold(self, matrix: Matrix) -> Matrix:
-        self._kept.append(matrix)
-        return matrix
+    def _check(self, matrix: Matrix, name: str, out: int, inputs: int) -> Matrix:
+        if (matrix.out, matrix.in_) != (out, inputs):
+            shape = f"[{matrix.out}, {matrix.in_}]"
+            raise BackendUnavailableError(f"{name} has the shape {shape}, not [{out}, {inputs}]")
+        return self._hold(matrix)
+
+    def _vector(self, layer: str, size: int) -> int:
+        vector = self._tensors.array(f"{layer}.weight")
+        if vector.shape != (size,):
+            shape = list(vector.shape)
+            raise BackendUnavailableError(f"{layer} has the shape {shape}, not [{size}]")
+        return self._keep(vector)
+
+    def _keep(self, array: NDArray[Any]) -> int:
+        self._kept.append(array)
+        return address(array)
+
+    def _hold(self, structure: C) -> C:
+        self._kept.append(structure)
+        return structure
+
+
+def rope_frequencies(head_dim: int, theta: float) -> NDArray[np.float32]:
+    """Radians per position [head_dim / 2]: `model.ops.rope_frequencies` without PyTorch."""
+    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+    powers = np.power(np.float64(theta), exponents.astype(np.float64)).astype(np.float32)
+    frequencies: NDArray[np.float32] = np.float32(1.0) / powers
+    return frequencies
 
 
 def slot_spec(
@@ -222,23 +249,3 @@ def slot_spec(
         watched_head=-1 if head is None else head.index,
         seed=sampling.seed,
     )
-
-
-def _matrix(layer: nn.Module) -> Matrix:
-    """The weight and the bias of a linear layer."""
-    assert isinstance(layer, Linear)
-    return Matrix.of(getattr(layer, "linear", layer.weight), layer.bias)
-
-
-def _weight(parent: nn.Module, layer: str, buffer: str) -> Tensor | QuantizedLinear:
-    """A fused weight: the quantized layer if there is one, or the buffer of a fused module."""
-    found = getattr(parent, layer, None)
-    weight = getattr(parent, buffer) if found is None else found.linear
-    assert weight is not None, "the model was not fused"
-    return weight
-
-
-def _take_rows(weight: Tensor | QuantizedLinear, rows: slice) -> Tensor | QuantizedLinear:
-    if isinstance(weight, QuantizedLinear):
-        return QuantizedLinear(weight.weight[rows], weight.scale[rows], weight.bits)
-    return weight[rows]

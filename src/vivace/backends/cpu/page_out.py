@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import mmap
 import sys
+from typing import TYPE_CHECKING
 
-from torch import nn
+if TYPE_CHECKING:
+    from torch import nn
 
 MADV_PAGEOUT = 21  # Linux 5.4: drops pages that a file holds and keeps all contents
 

@@ -23,7 +23,8 @@ from vivace.backends.cuda_graph.launch import Heads, Scratch, SlotKeys
 from vivace.backends.cuda_graph.products import Residual
 from vivace.backends.cuda_graph.slot_kernels import FusedSlotUpdater
 from vivace.backends.cuda_graph.slot_table import Number, Scale, SlotTable
-from vivace.backends.frame_maker import NUM_SPECIAL, FrameCodes, bans
+from vivace.backends.frame_maker import FrameCodes, bans
+from vivace.backends.slots import NUM_SPECIAL
 from vivace.model.config import PredictorConfig, TalkerConfig
 from vivace.model.layers import Block, Linear, RMSNorm, Rope
 from vivace.model.talker import Qwen3TTS

@@ -16,8 +16,7 @@ from vivace.backends.megakernel.kernel import (
     padded,
     stack_sizes,
 )
-from vivace.model.config import TalkerConfig
-from vivace.model.fp8 import Weights
+from vivace.model.config import TalkerConfig, Weights
 from vivace.model.layers import Linear
 from vivace.model.talker import Qwen3TTS
 

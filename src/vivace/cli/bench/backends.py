@@ -46,7 +46,7 @@ def _measure(
         raise BackendError(str(refusals[min(batches)]))
     backend = entry.build(model, codec, Capacity(max_streams=fitting[-1]))
     engine = Engine(backend, EngineLimits(max_streams=fitting[-1]))
-    parts = Parts(model, codec, engine)
+    parts = Parts.of(model, codec, engine)
     tts = TTS(LoadedCheckpoint(subject.tts.checkpoint, subject.tts.tokenizer, parts))
     last_s, last = 0.0, 1
     with tts:

@@ -1,0 +1,83 @@
+"""What the library needs of a model's tensors, and a prompt's rows computed from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vivace.backends.cpu.binding import Matrix, multiply
+from vivace.model.config import SPEAKER, ModelConfig
+from vivace.prompt import Prompt
+
+Array = NDArray[np.float32]
+
+
+class ModelTensors(Protocol):
+    """The tensors of a talker checkpoint by the checkpoint's names."""
+
+    config: ModelConfig
+
+    def has_layer(self, layer: str) -> bool:
+        """Whether the layer has a weight."""
+
+    def array(self, name: str) -> Array:
+        """A tensor as contiguous float32 numbers."""
+
+    def matrix(self, layer: str) -> Matrix:
+        """The weight and the bias of a linear layer, or an embedding."""
+
+    def qkv(self, attention: str) -> Matrix:
+        """The weights of queries, keys and values below each other."""
+
+    def gate_and_up(self, mlp: str) -> tuple[Matrix, Matrix]:
+        """The first two matrices of an MLP."""
+
+    def text_vectors(self, ids: Sequence[int]) -> Array:
+        """Vectors of text ids: [ids, hidden]."""
+
+    def prompt_rows(self, prompt: Prompt) -> Array:
+        """The talker's input embeddings: [rows, hidden]."""
+
+    def memory(self) -> dict[str, int]:
+        """Bytes of model and codec."""
+
+
+class PromptRows:
+    """Prompts as rows of float32 tensors. A row does not depend on the other rows."""
+
+    def __init__(self, tensors: ModelTensors, instructions: str = "") -> None:
+        config = tensors.config.talker_config
+        later = range(config.num_code_groups - 1)
+        names = [f"code_predictor.model.codec_embedding.{index}" for index in later]
+        names = ["model.codec_embedding", *names]
+        self._tables = [tensors.array(f"talker.{name}.weight") for name in names]
+        self._texts = tensors.array("talker.model.text_embedding.weight")
+        self._first = tensors.matrix("talker.text_projection.linear_fc1")
+        self._second = tensors.matrix("talker.text_projection.linear_fc2")
+        self._instructions = instructions
+
+    def text_vectors(self, ids: Sequence[int]) -> Array:
+        x = self._texts[np.asarray(ids, np.int64)]
+        hidden = multiply(x, self._first, self._instructions)
+        return multiply(_silu(hidden), self._second, self._instructions)
+
+    def prompt_rows(self, prompt: Prompt) -> Array:
+        codes = prompt.codes
+        rows = np.zeros((len(codes), self._tables[0].shape[1]), np.float32)
+        for table, column in zip(self._tables, codes.T, strict=True):
+            present = column >= 0
+            rows[present] += table[column[present]]
+        if prompt.speaker is not None:
+            rows[codes[:, 0] == SPEAKER] = prompt.speaker
+        rows += self.text_vectors(prompt.text_ids)
+        return rows
+
+
+def _silu(x: Array) -> Array:
+    wide = x.astype(np.float64)
+    result: Any = wide / (1.0 + np.exp(-wide))
+    array: Array = result.astype(np.float32)
+    return array

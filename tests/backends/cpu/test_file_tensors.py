@@ -1,0 +1,176 @@
+"""A checkpoint that is read without PyTorch: the same audio, and the same errors."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+
+from vivace import TTS
+from vivace.backends.cpu.backend import CpuBackend
+from vivace.backends.cpu.build import find_refusal
+from vivace.backends.cpu.native_model import rope_frequencies
+from vivace.checkpoint import EMBEDDED, Checkpoint
+from vivace.errors import BackendUnavailableError, CheckpointError
+
+pytestmark = pytest.mark.skipif(find_refusal() is not None, reason="there is no C++ library")
+
+Tensors = dict[str, NDArray[np.generic]]
+MODEL, CODEC = "model.safetensors", "speech_tokenizer/model.safetensors"
+NORM, SNAKE = "talker.model.norm.weight", "decoder.decoder.1.block.0.alpha"
+
+
+@pytest.fixture(scope="module")
+def light() -> Iterator[TTS]:
+    with TTS.load() as tts:
+        assert tts.loaded.open_parts is not None
+        assert tts.loaded.open_parts._loaded is None
+        yield tts
+
+
+@pytest.fixture(scope="module")
+def full() -> Iterator[TTS]:
+    """The same backend with the weights of the PyTorch model."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vivace.engine.loaded.load_without_torch", lambda *arguments: None)
+        tts = TTS.load(backend="cpu", device="cpu")
+    with tts:
+        yield tts
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(EMBEDDED, tmp_path / "voice"))
+
+
+def open_folder(folder: Path) -> CpuBackend:
+    found = Checkpoint.open(folder)
+    return CpuBackend.open(folder, found.config, found.codec_config, 1)
+
+
+def change(path: Path, edit: Callable[[Tensors], None]) -> None:
+    tensors = load_file(path)
+    edit(tensors)
+    save_file(tensors, path)
+
+
+def test_speech_equals_speech_of_the_pytorch_model(light: TTS, full: TTS) -> None:
+    for seed, voice in enumerate(light.speakers):
+        ours, theirs = (tts.speak("Well, hello.", voice=voice, seed=seed) for tts in (light, full))
+        assert np.array_equal(ours.codes, theirs.codes)
+        assert np.array_equal(ours.samples, theirs.samples)
+
+
+def test_live_text_and_batch_equal_those_of_the_pytorch_model(light: TTS, full: TTS) -> None:
+    live = [tts.speak(iter(["So it ", "goes."]), seed=4) for tts in (light, full)]
+    assert np.array_equal(live[0].samples, live[1].samples)
+    batches = [tts.speak(["One.", "Number two."], seed=5) for tts in (light, full)]
+    for ours, theirs in zip(*batches, strict=True):
+        assert np.array_equal(ours.samples, theirs.samples)
+
+
+def test_word_timings_load_the_pytorch_model(full: TTS) -> None:
+    with TTS.load() as tts:
+        parts = tts.loaded.open_parts
+        assert parts is not None
+        description = repr(tts)
+        ours, theirs = (each.speak("Hello there.", seed=1, timings=True) for each in (tts, full))
+        assert parts._loaded is not None
+        assert repr(tts) == description
+        assert (ours.words, str(tts.dtype)) == (theirs.words, "torch.float32")
+
+
+def test_rope_frequencies_equal_those_of_the_reference() -> None:
+    torch = pytest.importorskip("torch")
+    from vivace.model import ops
+
+    for head_dim in (16, 64, 128):
+        wanted = ops.rope_frequencies(head_dim, 1e6, torch.device("cpu")).numpy()
+        np.testing.assert_allclose(rope_frequencies(head_dim, 1e6), wanted, rtol=2e-7)
+
+
+def set_to_nan(name: str) -> Callable[[Tensors], None]:
+    def edit(tensors: Tensors) -> None:
+        tensors[name] = np.full_like(tensors[name], np.nan)
+
+    return edit
+
+
+def cut(name: str) -> Callable[[Tensors], None]:
+    def edit(tensors: Tensors) -> None:
+        tensors[name] = tensors[name][:-1].copy()
+
+    return edit
+
+
+def remove(name: str) -> Callable[[Tensors], None]:
+    def edit(tensors: Tensors) -> None:
+        del tensors[name]
+
+    return edit
+
+
+def add(name: str) -> Callable[[Tensors], None]:
+    return lambda tensors: tensors.update({name: np.zeros(3, np.float16)})
+
+
+@pytest.mark.parametrize(
+    ("file", "edit", "name"),
+    [
+        (MODEL, set_to_nan(NORM), NORM),
+        (MODEL, cut(NORM), NORM),
+        (MODEL, remove(NORM), NORM),
+        (MODEL, add("talker.model.extra"), "talker.model.extra"),
+        (CODEC, set_to_nan(SNAKE), SNAKE),
+        (CODEC, cut(SNAKE), SNAKE),
+        (CODEC, remove(SNAKE), SNAKE),
+        (CODEC, add("decoder.extra"), "decoder.extra"),
+    ],
+)
+def test_unexpected_tensor_is_reported_by_the_reader_of_pytorch(
+    copied: Path, file: str, edit: Callable[[Tensors], None], name: str
+) -> None:
+    change(copied / file, edit)
+    with pytest.raises(BackendUnavailableError):
+        open_folder(copied)
+    with pytest.raises(CheckpointError, match=name.replace(".", r"\.")):
+        TTS.load(copied)
+
+
+@pytest.mark.parametrize("file", [MODEL, CODEC])
+@pytest.mark.parametrize("damage", ["truncated", "empty", "no header", "missing"])
+def test_damaged_file_is_reported_by_the_reader_of_pytorch(
+    copied: Path, file: str, damage: str
+) -> None:
+    path = copied / file
+    content = path.read_bytes()
+    path.unlink()
+    if damage != "missing":
+        path.write_bytes({"truncated": content[:-2], "no header": content[8:]}.get(damage, b""))
+    with pytest.raises(BackendUnavailableError):
+        open_folder(copied)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
+        TTS.load(copied)
+
+
+@pytest.mark.parametrize("offsets", [[-4, 0], [0, 10**12], [2, 1], ["a", "b"]])
+def test_entry_outside_the_file_is_refused(copied: Path, offsets: list[object]) -> None:
+    header = json.dumps({NORM: {"dtype": "F16", "shape": [2], "data_offsets": offsets}}).encode()
+    (copied / MODEL).write_bytes(len(header).to_bytes(8, "little") + header + b"1234")
+    with pytest.raises(BackendUnavailableError):
+        open_folder(copied)
+
+
+def test_checkpoint_without_a_known_attention_head_is_left_to_pytorch(copied: Path) -> None:
+    raw = json.loads((copied / "config.json").read_text())
+    assert raw.pop("timing_config")
+    (copied / "config.json").write_text(json.dumps(raw))
+    with TTS.load(copied) as tts:
+        assert tts.loaded.open_parts is not None
+        assert tts.loaded.open_parts._loaded is not None

@@ -37,7 +37,7 @@ sys.modules["sounddevice"] = None
 os.environ["PATH"] = sys.argv[2]  # the C++ library is found by its compiler
 from vivace.cli.main import main
 code = main(["Hi.", "-o", sys.argv[1], "-q", *{arguments}])
-heavy = ("torch", "safetensors", "pydantic", "starlette", "soundfile", "soxr", "huggingface_hub")
+heavy = ("torch", "pydantic", "starlette", "soundfile", "soxr", "huggingface_hub")
 print(code, [name for name in heavy if name in sys.modules])
 """
 LIGHT = """

@@ -4,6 +4,7 @@
     pip install --no-deps distillmos==0.9.1 xls-r-sqa==0.1.0
     python benchmarks/watermark.py --json benchmarks/results/watermark-mini.json
 
+`--parts` measures parts again and keeps the others in the file.
 Both embedded voices speak template lines; recordings shorter than 3 s are left out. Long clips are
 20 recordings in a row. Recordings and transcripts are kept in `--work`, and a repeated run reuses
 them. Unmarked audio is the same speech, espeak-ng, noise, and artificial tones.
@@ -51,6 +52,7 @@ MIN_S = 3.0
 NUM_JOINED = 20  # recordings of a long clip
 NUM_NOISES, NUM_TONES = 70, 70
 NUM_DRAWS = 4_000
+PARTS = ("cost", "detection", "unmarked", "quality")
 
 
 def main() -> None:
@@ -59,26 +61,30 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("build/watermark"))
     parser.add_argument("--lines", type=int, default=220, help="lines to speak")
     parser.add_argument("--espeak", type=int, default=140, help="unmarked clips of espeak-ng")
-    parser.add_argument("--judged", type=int, default=60, help="clips that are judged; 0: none")
+    parser.add_argument("--judged", type=int, default=60, help="clips that are judged")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="default: all")
     arguments = parser.parse_args()
     mark, report = Watermark.load(), Report(arguments.json)
     spoken = speak(arguments.work, arguments.lines)
-    clips = [clip for clip, _ in spoken if len(clip) >= MIN_S * RATE]
-    report.add("cost", measure_cost(mark, clips[0]))
-    report.add("detection", measure_detection(mark, clips))
-    unmarked = [clip for clip, _ in spoken]
-    report.add("unmarked", measure_unmarked(mark, unmarked, arguments.work, arguments.espeak))
-    if arguments.judged:
-        lines = [(clip, text) for clip, text in spoken if len(clip) >= MIN_S * RATE]
-        report.add("quality", measure_quality(mark, lines[: arguments.judged]))
+    lines = [(clip, text) for clip, text in spoken if len(clip) >= MIN_S * RATE]
+    clips, unmarked = [clip for clip, _ in lines], [clip for clip, _ in spoken]
+    measure: dict[str, Callable[[], Row]] = {
+        "cost": lambda: measure_cost(mark, clips[0]),
+        "detection": lambda: measure_detection(mark, clips),
+        "unmarked": lambda: measure_unmarked(mark, unmarked, arguments.work, arguments.espeak),
+        "quality": lambda: measure_quality(mark, lines[: arguments.judged]),
+    }
+    for part in arguments.parts:
+        report.add(part, measure[part]())
 
 
 class Report:
-    """The result file. It is written after every part."""
+    """The result file. It is written after every part, and keeps parts of earlier runs."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._values: Row = {
+        self._values: Row = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        self._values |= {
             "benchmark": "watermark",
             "machine": machine(),
             "threshold": THRESHOLD,

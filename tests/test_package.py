@@ -126,20 +126,27 @@ def may_know(importer: str, package: str) -> bool:
 
 
 def find_dangers(source: str) -> list[str]:
-    """Calls that could execute code from a file: pickle, torch.load, eval, exec."""
+    """Calls that could execute code from a file: pickle, eval, exec, torch.load of any object."""
     tree = ast.parse(source)
     dangers = [name for name in imports(tree) if name.split(".")[0] in PICKLES]
     for node in ast.walk(tree):
         called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
         if called in ("eval", "exec", "compile", "__import__", "builtins.eval", "builtins.exec"):
             dangers.append(called)
-        if called.endswith(("torch.load", "hub.load")):
+        if called.endswith(("torch.load", "hub.load")) and not is_tensors_only(node):
             dangers.append(called)
         if isinstance(node, ast.keyword) and node.arg in ("allow_pickle", "trust_remote_code"):
             dangers.append(node.arg)
         if isinstance(node, ast.ImportFrom) and node.module == "torch":
             dangers += [f"torch.{alias.name}" for alias in node.names if alias.name == "load"]
     return dangers
+
+
+def is_tensors_only(call: ast.AST) -> bool:
+    """Whether `torch.load` refuses everything but tensors and containers."""
+    return isinstance(call, ast.Call) and any(
+        word.arg == "weights_only" and ast.unparse(word.value) == "True" for word in call.keywords
+    )
 
 
 def module_name(path: Path) -> str:
@@ -239,6 +246,7 @@ def test_no_module_executes_code_from_files(path: Path) -> None:
         "import pickle",
         "def late():\n    from pickle import loads",
         "torch.load('model.pt')",
+        "torch.load('model.pt', weights_only=False)",
         "import torch as t\nfrom torch import load",
         "torch.hub.load('org/name')",
         "eval('1 + 1')",
@@ -251,8 +259,9 @@ def test_dangerous_call_is_detected(source: str) -> None:
     assert len(find_dangers(source)) == 1
 
 
-def test_eval_method_of_module_is_accepted() -> None:
-    assert find_dangers("model.requires_grad_(False).eval()\nre.compile('x')") == []
+def test_eval_method_and_loading_of_tensors_are_accepted() -> None:
+    harmless = "model.eval()\nre.compile('x')\ntorch.load('model.pt', weights_only=True)"
+    assert find_dangers(harmless) == []
 
 
 # --- The package from outside -----------------------------------------------------------------

@@ -28,7 +28,7 @@ mkdir -p "$work"/{shards,known,codec,speakers,talker} "$out"
 rm -rf "$work/tree" && mkdir "$work/tree"
 cp -r src recipes "$work/tree" && cd "$work/tree" || exit 2 # the checkout may be replaced meanwhile
 gunzip -c "$carry/lines.txt.gz" > "$work/lines.txt"
-common=(--set 'data.speakers=["heart", "michael", "choir"]' --set "codec.num_quantizers=$books"
+common=(--set 'data.speakers=["heart", "michael", "training_voices"]' --set "codec.num_quantizers=$books"
   --set "data.max_lines=${MAX_LINES:-30720}" --set "data.num_lines_other=${OTHERS:-9000}"
   --set "data.lines=\"$work/lines.txt\"" --set 'data.rare="none"'
   --set "data.shards=\"$work/shards\"" --set "data.teacher=\"$carry/hibari\""
@@ -82,25 +82,25 @@ synthesize() { # for at most $1 seconds; existing shards are kept, those of hear
   stage synthesize "$(left 0)" --set "data.num_workers=2" --only 1 > "$work/read1.log" 2>&1 &
   local michael=$!
   stage synthesize "$(left 0)" --set "data.num_workers=$readers" --only 2 > "$work/read2.log" 2>&1 &
-  local choir=$!
+  local training=$!
   for _ in $(seq "${FIRST_SHARD:-60}"); do
     grep -qE "^(shard|synthesis)" "$work/read2.log" && break
     sleep 1
   done
   if ! grep -qE "^(shard|synthesis)" "$work/read2.log" || grep -q "without the GPU" "$work"/read[12].log; then
-    say "the choir is not read:"
+    say "the training voices are not read:"
     tail -n 30 "$work/read2.log"
     touch "$work/shards/stop"
     kill $(jobs -p)
     exit 3
   fi
   for _ in $(seq "$1"); do
-    kill -0 $choir 2> /dev/null || break
+    kill -0 $training 2> /dev/null || break
     sleep 1
   done
   touch "$work"/shards/{stop.1,stop.2,read} # heart is read on, beside the training
-  wait $choir $michael
-  say "$(grep -c "^shard" "$work/read2.log") shards of the choir, $(grep -c "^shard" "$work/read1.log") of michael, $(grep -c "^shard" "$work/read0.log") of heart"
+  wait $training $michael
+  say "$(grep -c "^shard" "$work/read2.log") shards of the training voices, $(grep -c "^shard" "$work/read1.log") of michael, $(grep -c "^shard" "$work/read0.log") of heart"
 }
 
 train_codec_part() {

@@ -15,7 +15,7 @@ import soundfile
 
 from recipes.mini_voice.settings import SAMPLE_RATE, load_settings, parser
 from recipes.mini_voice.synthesize import Teacher
-from recipes.mini_voice.voices import CHOIR, HELD_OUT, Voices
+from recipes.mini_voice.voices import HELD_OUT, TRAINING_VOICES, Voices
 
 SEXES = {"f": "female", "m": "male"}
 
@@ -44,7 +44,7 @@ def main() -> None:
     options.add_argument("--lines", type=int, default=12, help="sentences of each voice")
     args = options.parse_args()
     data = load_settings(args.smoke, args.set).data
-    data.speakers = ["heart", CHOIR]
+    data.speakers = ["heart", TRAINING_VOICES]
     voices = Voices(Path(data.voices))
     chosen = [voices.named(name) for name in args.voices]
     teacher = Teacher(data, 1, lambda line: chosen[line % len(chosen)])

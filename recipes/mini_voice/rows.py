@@ -14,7 +14,7 @@ import numpy as np
 
 from recipes.mini_voice.encode import Codes
 from recipes.mini_voice.lines import SPEAKER, all_lines
-from recipes.mini_voice.voices import CHOIR
+from recipes.mini_voice.voices import TRAINING_VOICES
 from vivace.model.config import SPEAKER as SPEAKER_VECTOR
 from vivace.model.config import TalkerConfig
 from vivace.text.tokenizer import TextTokenizer
@@ -105,7 +105,7 @@ def build_examples(
             is_streaming = rng.random() < train.streaming_fraction
             row_text, row_codec, trailing = prompt_rows(
                 text, config, ids,
-                speaker=None if settings.data.speakers[speaker] == CHOIR else speaker,
+                speaker=None if settings.data.speakers[speaker] == TRAINING_VOICES else speaker,
                 is_streaming=is_streaming,
                 is_auto=rng.random() < train.auto_fraction,
             )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 
 import tomllib
 
-from recipes.mini_voice.voices import CHOIR
+from recipes.mini_voice.voices import TRAINING_VOICES
 from vivace.model.config import (
     CodecDecoderConfig,
     PredictorConfig,
@@ -66,10 +66,10 @@ def speaker_encoder_config(settings: SimpleNamespace) -> SpeakerEncoderConfig:
 
 
 def speaker_ids(settings: SimpleNamespace) -> dict[str, int]:
-    """Ids of the preset speakers. The choir has speaker vectors instead."""
+    """Ids of the preset speakers. The training voices have speaker vectors instead."""
     first = settings.talker.first_speaker_id
     names = settings.data.speakers
-    return {name: first + place for place, name in enumerate(names) if name != CHOIR}
+    return {name: first + place for place, name in enumerate(names) if name != TRAINING_VOICES}
 
 
 def talker_config(settings: SimpleNamespace, text_vocab_size: int) -> TalkerConfig:

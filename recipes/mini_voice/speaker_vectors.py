@@ -1,4 +1,4 @@
-"""Speaker vectors of the choir's utterances, and their use by the talker in training.
+"""Speaker vectors of utterances of the training voices, and their use by the talker in training.
 
 A voice has several vectors, one of each utterance. The talker gets the vector of a random utterance
 of the voice, so that the vector tells the voice and not the words.
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from recipes.mini_voice.common import DEVICE
 from recipes.mini_voice.lines import SPEAKER
-from recipes.mini_voice.voices import CHOIR, NUM_VOICES, voice_of
+from recipes.mini_voice.voices import NUM_VOICES, TRAINING_VOICES, voice_of
 
 NO_VOICE = -1
 
@@ -52,7 +52,7 @@ class SpeakerVectors:
 
 
 def voices_of_lines(settings: SimpleNamespace, lines: np.ndarray) -> np.ndarray:
-    """The choir's voice of each line number, or NO_VOICE for a preset speaker."""
+    """The training voice of each line number, or NO_VOICE for a preset speaker."""
     names = settings.data.speakers
-    choir = names.index(CHOIR) if CHOIR in names else len(names)
-    return np.where(lines // SPEAKER == choir, voice_of(lines % SPEAKER), NO_VOICE)
+    place = names.index(TRAINING_VOICES) if TRAINING_VOICES in names else len(names)
+    return np.where(lines // SPEAKER == place, voice_of(lines % SPEAKER), NO_VOICE)

@@ -20,7 +20,7 @@ import numpy as np
 
 from recipes.mini_voice.lines import SPEAKER
 from recipes.mini_voice.settings import FRAME, LABEL, SAMPLE_RATE, load_settings, parser
-from recipes.mini_voice.voices import CHOIR, Voice, Voices
+from recipes.mini_voice.voices import TRAINING_VOICES, Voice, Voices
 
 UNIT = 600  # samples of one unit of the teacher's durations
 SHARE = 0.05  # share of GPU memory for one worker
@@ -135,7 +135,7 @@ class Teacher:
     def read(self, text: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """Audio int16 in whole frames, and a phoneme id for each 40 ms of it.
 
-        `seed` is the line's number, which selects the voice of the choir.
+        `seed` is the line's number, which selects the training voice.
         """
         rng = np.random.default_rng(seed)
         waves, labels = [], []
@@ -170,8 +170,8 @@ class Teacher:
 
 
 def voices_of(data: SimpleNamespace, name: str) -> Callable[[int], Voice]:
-    """The voice that reads a line: one for all lines, or that of the choir."""
-    if name == CHOIR:
+    """The voice that reads a line: one for all lines, or a training voice."""
+    if name == TRAINING_VOICES:
         return Voices(Path(data.voices)).__getitem__
     voice = Voice.from_file(Path(data.styles) / f"{name}.bin")
     return lambda line: voice

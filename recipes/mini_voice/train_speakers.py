@@ -1,4 +1,4 @@
-"""Distil ERes2Net into a small speaker encoder, and write a vector of every utterance of the choir.
+"""Distil ERes2Net into a small speaker encoder; write a vector of every training utterance.
 
     python -m recipes.mini_voice.train_speakers --out FOLDER
 
@@ -69,7 +69,7 @@ def chosen_utterances(settings: SimpleNamespace, part: Part) -> list[int]:
 
 
 def voice_keys(settings: SimpleNamespace, part: Part) -> np.ndarray:
-    """A number for every voice: that of the choir, or minus the preset speaker minus 1."""
+    """A number for every voice: that of the training voice, or minus the preset speaker minus 1."""
     lines = np.asarray(part.lines)
     voices = voices_of_lines(settings, lines)
     return np.where(voices == NO_VOICE, -1 - lines // SPEAKER, voices)
@@ -138,7 +138,7 @@ class Stage:
 def write_vectors(
     settings: SimpleNamespace, encoder: SpeakerEncoder, part: Part, path: Path
 ) -> None:
-    """The vector of the middle of every utterance of the choir."""
+    """The vector of the middle of every utterance of the training voices."""
     voices = voices_of_lines(settings, np.asarray(part.lines))
     own = [i for i in range(len(voices)) if voices[i] != NO_VOICE]
     vectors, most = [], int(settings.train_speakers.crop_s * SAMPLE_RATE)

@@ -1,13 +1,13 @@
-"""The voices of Kokoro: single ones from their files, and a choir of voices and mixtures.
+"""The voices of Kokoro: single ones from their files, and training voices and mixtures of them.
 
     python -m recipes.mini_voice.voices FOLDER build/kokoro/voices.npz
 
 packs the style files NAME.bin of FOLDER (npm's `kokoro-js`, 28 MB) into one file of 1 MB. A style
 depends smoothly on the number of phonemes, so 34 of its 510 rows are kept.
 
-The choir has `NUM_VOICES` voices: every packed voice that is not in `HELD_OUT`, then mixtures of
-two or three of them with another pitch. A line's number selects its voice. The held-out voices are
-for tests: neither codec nor talker is trained on them.
+There are `NUM_VOICES` training voices: every packed voice that is not in `HELD_OUT`, then mixtures
+of two or three of them with another pitch. A line's number selects its voice. The held-out voices
+are for tests: neither codec nor talker is trained on them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TypeVar
 import numpy as np
 
 Number = TypeVar("Number", int, np.ndarray)
-CHOIR = "choir"  # a name in data.speakers
+TRAINING_VOICES = "training_voices"  # a name in data.speakers
 NUM_VOICES = 256
 HELD_OUT = (
     "af_bella", "af_sky", "bf_emma", "bf_isabella", "am_fenrir", "am_puck", "bm_george", "bm_lewis",
@@ -65,7 +65,7 @@ class Voice:
 
 
 class Voices:
-    """The packed voices by name, and the choir by number."""
+    """The packed voices by name, and the training voices by number."""
 
     def __init__(self, path: Path) -> None:
         with np.load(path) as data:
@@ -77,7 +77,7 @@ class Voices:
         return Voice(name, self._styles[name], self._lengths)
 
     def __getitem__(self, line: int) -> Voice:
-        """The voice of the choir that reads this line."""
+        """The training voice that reads this line."""
         number = voice_of(line)
         if number < len(self.names):
             return self.named(self.names[number])
@@ -100,7 +100,7 @@ class Voices:
 
 
 def voice_of(line: Number) -> Number:
-    """The number of the choir's voice that reads a line, or those of several lines."""
+    """The number of the training voice that reads a line, or those of several lines."""
     return line % NUM_VOICES
 
 

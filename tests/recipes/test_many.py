@@ -1,4 +1,4 @@
-"""Training with many speakers: the choir, speaker vectors, and the script of the three parts."""
+"""Training with many speakers: training voices, speaker vectors, and the script of three parts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_packed_style_equals_file(packed: Path) -> None:
         np.testing.assert_allclose(whole.style(length), whole.styles[[min(length, 509)]], atol=1e-5)
 
 
-def test_choir_has_no_held_out_voice_and_repeats(packed: Path) -> None:
+def test_training_voices_have_no_held_out_voice_and_repeat(packed: Path) -> None:
     from recipes.mini_voice.voices import HELD_OUT, NUM_VOICES, Voices
 
     voices, again = Voices(packed), Voices(packed)
@@ -76,7 +76,7 @@ def test_speaker_vector_is_of_same_voice_and_zero_for_presets(tmp_path: Path) ->
     from recipes.mini_voice.settings import load_settings
     from recipes.mini_voice.speaker_vectors import SpeakerVectors, voices_of_lines
 
-    settings = load_settings(True, ['data.speakers=["heart", "michael", "choir"]'])
+    settings = load_settings(True, ['data.speakers=["heart", "michael", "training_voices"]'])
     lines = np.array([4, 1_000_004, 2_000_000, 2_000_256, 2_000_001, 2_000_513])
     voices = voices_of_lines(settings, lines)
     assert voices.tolist() == [-1, -1, 0, 0, 1, 1]
@@ -90,7 +90,7 @@ def test_speaker_vector_is_of_same_voice_and_zero_for_presets(tmp_path: Path) ->
     assert set(drawn[:, 2].tolist()) == {2, 3}
 
 
-def test_rows_of_choir_have_vector_where_presets_have_id() -> None:
+def test_rows_of_training_voices_have_vector_where_presets_have_id() -> None:
     import torch
 
     from recipes.mini_voice.rows import Ids, prompt_rows
@@ -99,7 +99,7 @@ def test_rows_of_choir_have_vector_where_presets_have_id() -> None:
     from vivace.model.config import SPEAKER
     from vivace.text.tokenizer import TextTokenizer
 
-    settings = load_settings(True, ['data.speakers=["heart", "choir"]'])
+    settings = load_settings(True, ['data.speakers=["heart", "training_voices"]'])
     assert list(speaker_ids(settings)) == ["heart"]
     tokenizer = TextTokenizer.from_folder(ROOT / settings.tokenizer.folder)
     talker = build(settings, tokenizer)

@@ -121,7 +121,7 @@ def test_speak_rejects_options_of_streams(tts: TTS, name: str) -> None:
 
 
 def test_constructor_takes_a_loaded_checkpoint(tts: TTS) -> None:
-    assert list(inspect.signature(TTS).parameters) == ["loaded", "lexicon"]
+    assert list(inspect.signature(TTS).parameters) == ["loaded", "lexicon", "marking"]
     again = TTS(tts.loaded)
     assert again.speak(TEXT, **TWENTY) == tts.speak(TEXT, **TWENTY)
     with pytest.raises(TypeError, match="loaded"):

@@ -38,10 +38,10 @@ NEIGHBOURS = {
 NARROW = {  # packages that may import less than all lower layers
     "serve": {
         *("tts", "remote", "options", "speech", "live_text", "errors", "audio", "voices", "disk"),
-        "_version",
+        *("_version", "mark"),
     },
     "integrations": {"tts", "options", "speech", "live_text", "errors", "audio", "_version"},
-    "books": {"tts", "options", "speech", "errors", "audio", "text", "disk", "_version"},
+    "books": {"tts", "options", "speech", "errors", "audio", "text", "disk", "mark", "_version"},
 }
 HOMES = {  # third-party packages and the only packages that may import them
     "huggingface_hub": {"hub"},
@@ -70,6 +70,8 @@ HOMES = {  # third-party packages and the only packages that may import them
     "lxml": {"books"},
     "onnx": {"export"},
     "onnxruntime": {"export"},
+    "c2pa": {"mark"},
+    "perth": {"mark"},
 }
 GROUND_FLOOR_STRANGERS = {"torch", "numpy"}
 BANNED_PACKAGES = {"transformers", "torchaudio", "librosa", "einops", "accelerate"}

@@ -14,6 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar
 
 from vivace.errors import RequestError
+from vivace.mark.marking import MarkSource
 from vivace.speech import (
     AUTO_LANGUAGE,
     LiveMode,
@@ -71,6 +72,10 @@ class SpeechOptions(TextOptions, SamplingOptions):
         LiveMode | None, "Text in pieces: speak each `word` or `sentence`; None: as the checkpoint."
     ] = None
     timings: Annotated[bool, "Add the start and end of every word (docs/timings.md)."] = False
+    mark: Annotated[
+        MarkSource | None,
+        "`metadata`, `watermark`, `c2pa`, `watermark,c2pa` or `none` (docs/responsible-use.md).",
+    ] = None
 
     def __new__(cls, **given: Any) -> Self:
         """Raise RequestError for unknown names, before `__init__` raises TypeError."""

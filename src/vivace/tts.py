@@ -6,7 +6,6 @@ with TTS.load("Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice") as tts:
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import typing
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
@@ -17,7 +16,7 @@ from vivace.audio.clip import Audio
 from vivace.audio.files import AudioSource, read_audio
 from vivace.backends import Capacity, CheckpointFiles, build_backend
 from vivace.backends.base import Backend, CodecPrecision
-from vivace.checkpoint import Checkpoint, find_folder
+from vivace.checkpoint import find_folder
 from vivace.device import pick_device, pick_dtype, use_threads
 from vivace.dialogue.stream import DialogueStream
 from vivace.dialogue.talk import Dialogue
@@ -29,6 +28,8 @@ from vivace.engine.loaded import LoadedCheckpoint
 from vivace.engine.scheduler import EngineLimits, Profile
 from vivace.engine.stream import Stream
 from vivace.engine.synthesizer import Synthesizer
+from vivace.mark.levels import DEFAULT_MARK
+from vivace.mark.marking import NO_MARKING, Marking, MarkSource
 from vivace.model.config import Weights, check_weights
 from vivace.options import (
     DialogueOptions,
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     import torch
     from typing_extensions import Self
 
-    from vivace.adapter import Adapter
     from vivace.model.codec import Codec
     from vivace.model.config import ModelType  # jedi fails on a property whose Literal resolves
     from vivace.model.talker import Qwen3TTS
@@ -61,11 +61,17 @@ AsyncPieces = AsyncIterator[str | None]
 class TTS:
     """A loaded checkpoint that speaks. `TTS.load` creates it."""
 
-    def __init__(self, loaded: LoadedCheckpoint, lexicon: Lexicon | None = None) -> None:
+    def __init__(
+        self,
+        loaded: LoadedCheckpoint,
+        lexicon: Lexicon | None = None,
+        *,
+        marking: Marking = NO_MARKING,
+    ) -> None:
         self.checkpoint = loaded.checkpoint
         self.lexicon = lexicon
         self.loaded = loaded
-        self.synthesizer = Synthesizer(loaded, lexicon)  # speaks with an options object
+        self.synthesizer = Synthesizer(loaded, lexicon, marking)  # speaks with an options object
 
     @classmethod
     def load(
@@ -88,6 +94,7 @@ class TTS:
         split_camel_case: bool = False,
         lexicon: LexiconSource | None = None,
         adapter: str | Path | None = None,
+        mark: MarkSource = DEFAULT_MARK,
     ) -> TTS:
         """Load a checkpoint, or the embedded voice.
 
@@ -120,7 +127,10 @@ class TTS:
                 respellings, or a `Lexicon` (docs/text.md).
             adapter: A file of `vivace finetune` to merge into the weights of its base. Its speakers
                 become presets, the first one the default voice (docs/finetuning.md).
+            mark: How all speech is marked as AI-generated: `metadata` in files, `watermark`,
+                `c2pa`, `watermark,c2pa`, `none`, or a `Marking` (docs/responsible-use.md).
         """
+        marking = mark if isinstance(mark, Marking) else Marking.load(mark)
         words = None if lexicon is None else Lexicon.of(lexicon)
         limits = EngineLimits(max_streams, max_queue, profile=profile)
         capacity = Capacity(max_streams, max_frames, codec_precision)
@@ -132,7 +142,7 @@ class TTS:
         folder = find_folder(
             name_or_folder, revision=revision, cache_dir=cache_dir, offline=offline
         )
-        checkpoint = _open_checkpoint(folder, words, merged)
+        checkpoint = loading.open_checkpoint(folder, words, merged)
 
         def build(model: Qwen3TTS | CheckpointFiles, codec: Codec | None) -> Backend:
             return build_backend(backend, model, codec, capacity)
@@ -144,7 +154,7 @@ class TTS:
             loaded = loading.load_checkpoint(
                 checkpoint, build, where, dtype, weights, *settings, merged
             )
-        log.info("loaded %r", tts := cls(loaded, words))
+        log.info("loaded %r", tts := cls(loaded, words, marking=marking))
         return tts
 
     # -- what was loaded -----------------------------------------------------------------------
@@ -386,14 +396,3 @@ class TTS:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-def _open_checkpoint(folder: Path, lexicon: Lexicon | None, adapter: Adapter | None) -> Checkpoint:
-    """Raises LexiconError for entries of a language that the checkpoint does not know."""
-    checkpoint = Checkpoint.open(folder)
-    if adapter is not None:
-        adapter.check_base(checkpoint.digest(), folder.name)
-        checkpoint = dataclasses.replace(checkpoint, config=adapter.extend(checkpoint.config))
-    if lexicon is not None:
-        lexicon.check_languages(checkpoint.config.talker_config.codec_language_id)
-    return checkpoint

@@ -9,8 +9,9 @@ import av
 import numpy as np
 import pytest
 
+from vivace.audio.formats import cover_kind
 from vivace.audio.id3 import id3_tag
-from vivace.audio.m4b import ChapterMark, cover_kind, write_m4b
+from vivace.audio.m4b import ChapterMark, write_m4b
 from vivace.errors import AudioError
 
 RATE = 24_000

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from vivace.audio.encode import open_encoder
+from vivace.audio.encode import open_encoder, tags_of
+from vivace.audio.file_mark import FileMark
 from vivace.audio.formats import FORMATS
 from vivace.audio.subtitles import write_subtitles
-from vivace.audio.writer import write_audio
+from vivace.audio.writer import sign_bytes, write_audio
 from vivace.speech import FinishReason, Usage, Word
 
 NOTEBOOK_FORMAT = "mp3"  # supported by every browser, and small
@@ -52,6 +53,7 @@ class Audio(_ArrayLike):
     words: tuple[Word, ...] | None = None  # None without `timings`, or if unsupported
     transcript: str | None = None  # of a speech recogniser, with `verify=True`
     word_error_rate: float | None = None  # of the transcript
+    mark: FileMark | None = None  # what files say about their origin; None: nothing
 
     @property
     def duration_s(self) -> float:
@@ -80,7 +82,7 @@ class Audio(_ArrayLike):
             path: The extension (.wav, .flac, .mp3, …) selects the format.
             overwrite: Replace an existing file, which otherwise raises OutputExistsError.
         """
-        return write_audio(path, self.samples, self.sample_rate, force=overwrite)
+        return write_audio(path, self.samples, self.sample_rate, force=overwrite, mark=self.mark)
 
     def save_subtitles(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write the words to a subtitle file. Raises RequestError if there are no timings.
@@ -97,7 +99,7 @@ class Audio(_ArrayLike):
         Args:
             format: `wav`, `pcm`, `mp3`, `opus`, `aac`, `flac` or `ogg`.
         """
-        return encode(self.samples, self.sample_rate, format)
+        return encode(self.samples, self.sample_rate, format, self.mark)
 
     def play(self) -> None:
         """Play the audio and wait for the end; AudioError if no sound output works."""
@@ -127,7 +129,8 @@ class Audio(_ArrayLike):
     def _repr_html_(self) -> str:
         """An audio player for notebooks, limited to the first `MAX_NOTEBOOK_S` seconds."""
         most = round(MAX_NOTEBOOK_S * self.sample_rate)
-        content = encode(self.samples[:most], self.sample_rate, NOTEBOOK_FORMAT)
+        mark = None if self.mark is None else self.mark.unsigned()
+        content = encode(self.samples[:most], self.sample_rate, NOTEBOOK_FORMAT, mark)
         kind = FORMATS[NOTEBOOK_FORMAT].content_type
         data = base64.b64encode(content).decode("ascii")
         note = ""
@@ -136,12 +139,18 @@ class Audio(_ArrayLike):
         return f'<audio controls src="data:{kind};base64,{data}"></audio>{note}'
 
 
-def encode(samples: NDArray[np.float32], sample_rate: int, format: str) -> bytes:
+def encode(
+    samples: NDArray[np.float32], sample_rate: int, format: str, mark: FileMark | None = None
+) -> bytes:
     """Encode to a complete file in memory."""
-    encoder = open_encoder(format, sample_rate)
+    if mark is not None:
+        mark.check_format(format)
+    encoder = open_encoder(format, sample_rate, tags=tags_of(mark))
     file = io.BytesIO(encoder.encode(samples) + encoder.finish())
     encoder.patch(file)
-    return file.getvalue()
+    if mark is None or mark.signer is None:
+        return file.getvalue()
+    return sign_bytes(mark.signer, file, format)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

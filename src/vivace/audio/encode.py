@@ -5,22 +5,46 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from vivace.audio.file_mark import FileMark
 from vivace.audio.formats import AudioFormat, FfmpegCodec, find_format
+from vivace.audio.id3 import id3_tag
+from vivace.audio.tags import SOUNDFILE_NAMES, XMP, Tags, named_tags, riff_chunks
 from vivace.audio.wav import Samples, wav_header
 from vivace.errors import AudioError, install_command
 
 MAX_SAMPLE_RATE = 192_000
+UNKNOWN_SIZE = b"\xff" * 4  # at the end of a WAV header
 BLOCK_FRAMES = 65_536  # libsndfile's Vorbis encoder overflows its stack with minutes at once
 INSTALL = {"av": install_command("av")}  # other packages: by their name
 
 
-def open_encoder(format: str, sample_rate: int, bit_rate: int | None = None) -> Encoder:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderTags:
+    """The tags of a file. aac and pcm have no place for them, and only mp3 for a cover."""
+
+    fields: Tags = field(default_factory=dict)
+    cover: bytes | None = None  # JPEG or PNG
+    are_first: bool = False  # of a WAV: in front of the samples. Else `Encoder.patch` writes them.
+
+
+NO_TAGS = EncoderTags()
+
+
+def tags_of(mark: FileMark | None, *, are_first: bool = False) -> EncoderTags:
+    """The tags of a marked file, or no tags."""
+    return NO_TAGS if mark is None else EncoderTags(fields=mark.tags, are_first=are_first)
+
+
+def open_encoder(
+    format: str, sample_rate: int, bit_rate: int | None = None, tags: EncoderTags = NO_TAGS
+) -> Encoder:
     """Return an encoder of one channel; `format` is a name in `FORMATS`.
 
     `bit_rate`, in bits per second, applies to mp3, aac, and opus with PyAV. None is the default of
@@ -28,23 +52,30 @@ def open_encoder(format: str, sample_rate: int, bit_rate: int | None = None) -> 
     """
     if not 1 <= sample_rate <= MAX_SAMPLE_RATE:
         raise AudioError(f"sample_rate must be 1 to {MAX_SAMPLE_RATE:,} Hz, not {sample_rate}")
-    return Encoder(find_format(format, sample_rate), sample_rate, bit_rate)
+    return Encoder(find_format(format, sample_rate), sample_rate, bit_rate, tags)
 
 
 class Encoder:
     """Encodes samples to bytes. All returned bytes joined are the audio file.
 
     `encode` returns the bytes that are ready, `finish` the rest. If the output can seek, call
-    `patch` afterwards: it corrects the lengths in the header.
+    `patch` afterwards: it corrects the lengths in the header, and appends the tags of a WAV.
     """
 
-    def __init__(self, format: AudioFormat, sample_rate: int, bit_rate: int | None = None) -> None:
+    def __init__(
+        self,
+        format: AudioFormat,
+        sample_rate: int,
+        bit_rate: int | None = None,
+        tags: EncoderTags = NO_TAGS,
+    ) -> None:
         self.format = format
         self.sample_rate = sample_rate
-        self._buffer = _ByteBuffer()
+        has_id3 = format.name == "mp3" and (tags.fields or tags.cover)
+        self._buffer = _ByteBuffer(id3_tag(tags.fields, tags.cover) if has_id3 else b"")
         self._is_finished = False
         self._writer: _SampleWriter = self._run(
-            lambda: _open_writer(self._buffer, format, sample_rate, bit_rate)
+            lambda: _open_writer(self._buffer, format, sample_rate, bit_rate, tags)
         )
 
     def encode(self, samples: ArrayLike) -> bytes:
@@ -82,13 +113,16 @@ class Encoder:
 
 
 class _ByteBuffer:
-    """The file object that encoders write into. Keeps only bytes that were not taken yet."""
+    """The file object that encoders write into. Keeps only bytes that were not taken yet.
 
-    def __init__(self) -> None:
+    Encoders count positions from the end of `prefix`.
+    """
+
+    def __init__(self, prefix: bytes = b"") -> None:
         self.patches: list[tuple[int, bytes]] = []
-        self._pending = bytearray()
+        self._pending = bytearray(prefix)
+        self._base = self._position = len(prefix)
         self._num_taken = 0
-        self._position = 0
 
     def take(self) -> bytes:
         taken = bytes(self._pending)
@@ -106,13 +140,20 @@ class _ByteBuffer:
         self._position += len(content)
         return len(content)
 
+    def append_late(self, content: bytes) -> None:
+        """Add bytes behind the end that only a complete file has."""
+        if self._num_taken:
+            self.patches.append((self._num_taken + len(self._pending), content))
+        else:
+            self._pending += content
+
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         end = self._num_taken + len(self._pending)
-        self._position = offset + (0, self._position, end)[whence]
-        return self._position
+        self._position = offset + (self._base, self._position, end)[whence]
+        return self.tell()
 
     def tell(self) -> int:
-        return self._position
+        return self._position - self._base
 
     def read(self, num_bytes: int = -1) -> bytes:
         raise OSError("encoded audio cannot be read back")  # soundfile requires a read method
@@ -132,26 +173,46 @@ class _SampleWriter(Protocol):
 
 
 class _PcmWriter:
-    """Writes 16-bit little-endian samples; with `has_header`, a WAV file."""
+    """Writes 16-bit little-endian samples."""
 
-    def __init__(self, buffer: _ByteBuffer, sample_rate: int, *, has_header: bool) -> None:
-        self._buffer, self._sample_rate, self._has_header = buffer, sample_rate, has_header
-        self._num_bytes = 0
-        if has_header:
-            buffer.write(wav_header(sample_rate))
+    def __init__(self, buffer: _ByteBuffer) -> None:
+        self._buffer, self._num_bytes = buffer, 0
 
     def write(self, signal: Samples) -> None:
         self._num_bytes += self._buffer.write(to_pcm(signal).astype("<i2").tobytes())
 
     def close(self) -> None:
-        if self._has_header:
-            self._buffer.seek(0)
-            self._buffer.write(wav_header(self._sample_rate, self._num_bytes))
+        """Raw samples have no header to correct."""
+
+
+class _WavWriter(_PcmWriter):
+    """Writes a WAV file. A stream has no size, so its tags can only precede its samples."""
+
+    def __init__(self, buffer: _ByteBuffer, sample_rate: int, tags: EncoderTags) -> None:
+        super().__init__(buffer)
+        chunks = riff_chunks(tags.fields)
+        self._before, self._after = (chunks, b"") if tags.are_first else (b"", chunks)
+        self._sample_rate = sample_rate
+        buffer.write(wav_header(sample_rate, before=self._before))
+
+    def close(self) -> None:
+        header = wav_header(
+            self._sample_rate, self._num_bytes, before=self._before, num_after=len(self._after)
+        )
+        self._buffer.seek(0)
+        self._buffer.write(header)
+        if self._after and not header.endswith(UNKNOWN_SIZE):
+            self._buffer.append_late(self._after)
 
 
 class _SoundfileWriter:
     def __init__(
-        self, buffer: _ByteBuffer, format: AudioFormat, sample_rate: int, bit_rate: int | None
+        self,
+        buffer: _ByteBuffer,
+        format: AudioFormat,
+        sample_rate: int,
+        bit_rate: int | None,
+        tags: Tags,
     ) -> None:
         self._is_pcm = format.name == "flac"
         arguments = dict(format.soundfile or {})
@@ -160,6 +221,8 @@ class _SoundfileWriter:
         self._file = import_package("soundfile").SoundFile(
             buffer, "w", sample_rate, channels=1, **arguments
         )
+        for name, value in named_tags(tags, SOUNDFILE_NAMES).items():
+            setattr(self._file, name, value)
 
     def write(self, signal: Samples) -> None:
         self._file.write(to_pcm(signal) if self._is_pcm else signal)
@@ -215,21 +278,28 @@ def _one_cpu() -> Iterator[None]:
 
 
 def _open_writer(
-    buffer: _ByteBuffer, format: AudioFormat, sample_rate: int, bit_rate: int | None
+    buffer: _ByteBuffer,
+    format: AudioFormat,
+    sample_rate: int,
+    bit_rate: int | None,
+    tags: EncoderTags,
 ) -> _SampleWriter:
     """Open the first writer of the format whose package is installed."""
     if not format.packages:
-        return _PcmWriter(buffer, sample_rate, has_header=format.name == "wav")
+        is_wav = format.name == "wav"
+        return _WavWriter(buffer, sample_rate, tags) if is_wav else _PcmWriter(buffer)
     *preferred, last = format.packages
     package = next(filter(_is_usable, preferred), last)
     if package == "soundfile":
-        return _SoundfileWriter(buffer, format, sample_rate, bit_rate)
+        own = {} if format.name == "mp3" else tags.fields  # mp3 has an ID3 tag
+        return _SoundfileWriter(buffer, format, sample_rate, bit_rate, own)
     codec = format.ffmpeg
     assert codec is not None
     options = {"flush_packets": "1", **codec.options}
     container = import_package("av").open(
         _WriteOnly(buffer), "w", format=codec.container, options=options
     )
+    container.metadata.update({name: one for name, one in tags.fields.items() if name != XMP})
     return AvStream(container, codec, sample_rate, bit_rate)
 
 

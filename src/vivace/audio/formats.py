@@ -97,3 +97,10 @@ def format_of(path: str | os.PathLike[str], formats: Mapping[str, AudioFormat] =
             f"{Path(path).name!r}: unknown file extension; use one of: {', '.join(names)}"
         )
     return names[suffix]
+
+
+def cover_kind(image: bytes) -> str | None:
+    """The codec of a cover image, `mjpeg` or `png`; None for other formats."""
+    if image.startswith(b"\xff\xd8\xff"):
+        return "mjpeg"
+    return "png" if image.startswith(b"\x89PNG\r\n\x1a\n") else None

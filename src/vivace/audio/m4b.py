@@ -11,7 +11,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from vivace.audio.encode import BLOCK_FRAMES, AvStream, import_package
-from vivace.audio.formats import M4B_CODEC
+from vivace.audio.formats import M4B_CODEC, cover_kind
+from vivace.audio.tags import XMP, Tags
 from vivace.audio.wav import Samples
 from vivace.errors import AudioError
 
@@ -27,20 +28,13 @@ class ChapterMark:
     num_samples: int
 
 
-def cover_kind(image: bytes) -> str | None:
-    """The codec of a cover image, `mjpeg` or `png`; None for other formats."""
-    if image.startswith(b"\xff\xd8\xff"):
-        return "mjpeg"
-    return "png" if image.startswith(b"\x89PNG\r\n\x1a\n") else None
-
-
 def write_m4b(
     file: BinaryIO,
     samples: Iterable[Samples],
     sample_rate: int,
     *,
     marks: Sequence[ChapterMark],
-    tags: dict[str, str],
+    tags: Tags,
     cover: bytes | None = None,
     bit_rate: int | None = None,
 ) -> None:
@@ -51,7 +45,10 @@ def write_m4b(
     options = dict(M4B_CODEC.options)
     try:
         with av.open(file, "w", format=M4B_CODEC.container, options=options) as container:
-            container.metadata.update({**tags, "media_type": AUDIOBOOK})
+            container.metadata.update(
+                {name: value for name, value in tags.items() if name != XMP}
+                | {"media_type": AUDIOBOOK}
+            )
             container.set_chapters(_chapters(marks, sample_rate))
             _write(av, container, samples, sample_rate, cover, bit_rate)
     except av.FFmpegError as error:

@@ -72,18 +72,24 @@ def to_float(values: NDArray[Any]) -> Samples:
     return samples
 
 
-def wav_header(sample_rate: int, num_bytes: int | None = None) -> bytes:
-    """The header of 16-bit mono PCM; without a size if `num_bytes` is None or too large."""
-    if num_bytes is None or num_bytes > MAX_DATA_BYTES:
+def wav_header(
+    sample_rate: int, num_bytes: int | None = None, *, before: bytes = b"", num_after: int = 0
+) -> bytes:
+    """The header of 16-bit mono PCM; without a size if `num_bytes` is None or too large.
+
+    `before` are chunks in front of the samples, `num_after` the size of chunks behind them. Without
+    `before`, the header has 44 bytes, which many clients skip.
+    """
+    if num_bytes is None or num_bytes > MAX_DATA_BYTES - len(before) - num_after:
         num_bytes, riff_bytes = UNKNOWN_BYTES, UNKNOWN_BYTES
     else:
-        riff_bytes = num_bytes + 36
-    return struct.pack(
-        "<4sI4s4sIHHIIHH4sI",
+        riff_bytes = num_bytes + 36 + len(before) + num_after
+    start = struct.pack(
+        "<4sI4s4sIHHIIHH",
         *(b"RIFF", riff_bytes, b"WAVE"),
         *(b"fmt ", 16, PCM, 1, sample_rate, sample_rate * 2, 2, 16),
-        *(b"data", num_bytes),
     )
+    return start + before + struct.pack("<4sI", b"data", num_bytes)
 
 
 def _chunks(content: memoryview) -> Iterator[tuple[bytes, memoryview]]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
+from tempfile import TemporaryFile
 from threading import Thread
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from vivace.audio.encode import open_encoder
+from vivace.audio.encode import open_encoder, tags_of
+from vivace.audio.file_mark import FileMark, FileSigner
 from vivace.audio.formats import format_of
 from vivace.disk import AtomicFile, NameInUseError, numbered
 from vivace.errors import AudioError, OutputExistsError
@@ -59,10 +64,13 @@ class FileWriter:
     Writes run on a separate thread, so that a KeyboardInterrupt cannot corrupt the file.
     """
 
-    def __init__(self, claim: AtomicFile, path: Path, sample_rate: int) -> None:
+    def __init__(
+        self, claim: AtomicFile, path: Path, sample_rate: int, mark: FileMark | None = None
+    ) -> None:
         self.path = path  # as requested; the path of the claim may be the target of a link
         self.num_samples = 0
-        self._encoder = open_encoder(format_of(path), sample_rate)
+        self._encoder = open_encoder(format_of(path), sample_rate, tags=tags_of(mark))
+        self._signer = None if mark is None else mark.signer
         self._is_closed = self._is_broken = False
         self._claim = claim
         self._thread = WorkerThread("vivace-file")
@@ -121,6 +129,8 @@ class FileWriter:
             file = self._claim.file
             file.write(content)
             self._encoder.patch(file)
+            if self._signer is not None:
+                sign_file(self._signer, file, self._encoder.format.name, self.path.name)
             self._commit()
         finally:
             self._claim.discard()
@@ -166,23 +176,55 @@ def claim_free_name(path: Path) -> AtomicFile:
     raise AssertionError("unreachable: `numbered` is infinite")
 
 
+def sign_file(signer: FileSigner, file: BinaryIO, format: str, title: str) -> None:
+    """Replace the content of an open file by the same content with a signed manifest."""
+    file.flush()
+    with os.fdopen(os.dup(file.fileno()), "rb") as source, TemporaryFile() as target:
+        source.seek(0)
+        signer.sign(source, target, format, title)
+        target.seek(0)
+        file.seek(0)
+        file.truncate()
+        shutil.copyfileobj(target, file)
+
+
+def sign_bytes(signer: FileSigner, source: BinaryIO, format: str) -> bytes:
+    """The content of `source` with a signed manifest."""
+    target = io.BytesIO()
+    source.seek(0)
+    signer.sign(source, target, format, f"speech.{format}")
+    return target.getvalue()
+
+
 def open_audio_file(
-    path: str | os.PathLike[str], sample_rate: int, *, force: bool = False
+    path: str | os.PathLike[str],
+    sample_rate: int,
+    *,
+    force: bool = False,
+    mark: FileMark | None = None,
 ) -> FileWriter:
     """Open a file for one channel. The extension selects the format; `force` overwrites."""
     path = Path(path)
-    open_encoder(format_of(path), sample_rate).finish()  # raises before the name is reserved
-    return FileWriter(claim_audio_file(path, force=force), path, sample_rate)
+    format = format_of(path)
+    open_encoder(format, sample_rate).finish()  # raises before the name is reserved
+    if mark is not None:
+        mark.check_format(format)
+    return FileWriter(claim_audio_file(path, force=force), path, sample_rate, mark)
 
 
 def write_audio(
-    path: str | os.PathLike[str], samples: ArrayLike, sample_rate: int, *, force: bool = True
+    path: str | os.PathLike[str],
+    samples: ArrayLike,
+    sample_rate: int,
+    *,
+    force: bool = True,
+    mark: FileMark | None = None,
 ) -> Path:
     """Write one channel, -1 to 1, completely or not at all. The extension selects the format.
 
     An existing file is replaced; without `force`, it raises OutputExistsError.
     """
-    with open_audio_file(path, sample_rate, force=force) as file:
+    with open_audio_file(path, sample_rate, force=force, mark=mark) as file:
         file.write(samples)
         if not file.num_samples:
             raise AudioError(f"{file.path}: there are no samples to write")

@@ -13,17 +13,18 @@ from typing import BinaryIO
 
 import numpy as np
 
-from vivace.audio.encode import open_encoder
+from vivace.audio.encode import EncoderTags, open_encoder
+from vivace.audio.file_mark import FileMark
 from vivace.audio.formats import AUDIOBOOK_FORMATS, M4B, format_of
-from vivace.audio.id3 import id3_tag
 from vivace.audio.loudness import LoudnessMeter, limit_peaks
 from vivace.audio.m4b import ChapterMark, write_m4b
 from vivace.audio.wav import Samples
-from vivace.audio.writer import claim_audio_file
+from vivace.audio.writer import claim_audio_file, sign_file
 from vivace.books.book import Book
 from vivace.books.reader import WorkFolder
 from vivace.books.segments import Segment
 from vivace.errors import AudioError, OutputExistsError, RequestError
+from vivace.mark.marking import NO_MARKING, Marking, SampleMarker
 
 CEILING = 10 ** (-1 / 20)  # -1 dBFS, for encoders that overshoot
 MAX_NAME_CHARS = 80
@@ -39,6 +40,8 @@ class AudiobookOutput:
     loudness: float  # LUFS
     force: bool = False
     bit_rate: int | None = None
+    marking: Marking = NO_MARKING
+    mark: FileMark | None = None  # of every file
 
     def check(self, sample_rate: int, cover: bytes | None = None) -> None:
         """Raise AudioError if the files cannot be written."""
@@ -86,13 +89,17 @@ class AudiobookOutput:
         tags["title"] = marks[0].title if self.is_split else book.title
         if self.is_split:
             tags["track"] = f"{chapters[0][0] + 1}/{len(book.chapters)}"
+        tags |= {} if self.mark is None else self.mark.tags
         parts = (segment for _, segments in chapters for segment in segments)
-        samples = _amplified(parts, work, gain_db)
+        marker = self.marking.open_stream(work.sample_rate)
+        samples = _watermarked(_amplified(parts, work, gain_db), marker)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             claim = claim_audio_file(path, force=self.force)
             try:
                 self._encode(claim.file, samples, work.sample_rate, marks, tags, book.cover)
+                if self.mark is not None and self.mark.signer is not None:
+                    sign_file(self.mark.signer, claim.file, self.format, path.name)
                 claim.commit()
             finally:
                 claim.discard()
@@ -117,12 +124,12 @@ class AudiobookOutput:
                 file, samples, rate, marks=marks, tags=tags, cover=cover, bit_rate=self.bit_rate
             )
             return
-        encoder = open_encoder(self.format, rate, self.bit_rate)
-        start = file.write(id3_tag(tags, cover)) if self.format == "mp3" else 0
+        own = EncoderTags(fields=tags, cover=cover)
+        encoder = open_encoder(self.format, rate, self.bit_rate, own)
         for part in samples:
             file.write(encoder.encode(part))
         file.write(encoder.finish())
-        encoder.patch(file, start)
+        encoder.patch(file)
 
 
 def choose_output(
@@ -180,6 +187,15 @@ def _file_name(title: str) -> str:
     """A title as part of a file name that is valid on every system."""
     words = re.sub(r"[^\w .,'()-]", " ", title).strip(" .")
     return re.sub(r"\s+", " ", words)[:MAX_NAME_CHARS].strip(" .") or "chapter"
+
+
+def _watermarked(samples: Iterator[Samples], marker: SampleMarker | None) -> Iterator[Samples]:
+    if marker is None:
+        yield from samples
+        return
+    for part in samples:
+        yield marker.feed(part)
+    yield marker.finish()
 
 
 def _amplified(segments: Iterator[Segment], work: WorkFolder, gain_db: float) -> Iterator[Samples]:

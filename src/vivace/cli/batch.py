@@ -19,6 +19,7 @@ from vivace.audio.writer import open_audio_file
 from vivace.cli.messages import INCOMPLETE, Report, print_error, print_report
 from vivace.cli.output import subtitle_path
 from vivace.cli.progress import ProgressLine
+from vivace.cli.request import check_signature
 from vivace.cli.speak import Speech
 from vivace.cli.streams import print_json, print_stderr, printable
 from vivace.cli.text import MAX_TEXT_BYTES, STDIN, read_stdin
@@ -102,7 +103,8 @@ class Batch:
         speech = Speech(tts, words, options)
         speech.on_chunk = check_interrupt
         subtitles = subtitle_path(arguments, str(path))
-        with open_audio_file(path, tts.sample_rate, force=arguments.force) as file:
+        mark = tts.synthesizer.file_mark(options)
+        with open_audio_file(path, tts.sample_rate, force=arguments.force, mark=mark) as file:
             try:
                 speech.write_to([file], is_streamed=False)
             except BaseException:
@@ -129,6 +131,7 @@ def read_batch(arguments: argparse.Namespace) -> Batch:
         raise RequestError(f"--batch {arguments.batch}: the file has no lines to speak")
     format = find_format(arguments.format or "wav")
     open_encoder(format.name, SAMPLE_RATE).finish()  # raises now if a package is missing
+    check_signature(arguments, format.name)
     folder = Path(arguments.output)
     try:
         folder.mkdir(parents=True, exist_ok=True)

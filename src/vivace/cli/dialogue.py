@@ -65,7 +65,7 @@ def _speak_whole(
     from vivace.engine.dialogues import speak_dialogue  # imports torch
 
     made = speak_dialogue(tts.synthesizer, script, options)
-    with target.open(made.sample_rate) as sinks:
+    with target.open(made.sample_rate, made.mark) as sinks:
         for sink in sinks:
             sink.write(made.samples)
     if arguments.tracks:
@@ -81,7 +81,7 @@ def _stream(
 
     words: list[Word] | None = []
     stream = stream_dialogue(tts.synthesizer, script, options)
-    with stream, target.open(tts.sample_rate) as sinks:
+    with stream, target.open(tts.sample_rate, stream.mark) as sinks:
         for chunk in stream:
             words = None if words is None or chunk.words is None else [*words, *chunk.words]
             for sink in sinks:

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from vivace.audio.formats import FORMATS
 from vivace.cli.command import add_option
+from vivace.mark.levels import CHOICES
 
 FORMAT_NAMES = ", ".join(FORMATS)
 METAVARS = {"lexicon": "FILE", "instruct": "TEXT"}
@@ -24,7 +25,9 @@ HELP = {  # where the documentation for Python does not fit the command line
     "depends on the checkpoint",
     "seed": "the same seed gives the same speech; default: a new seed",
 }
-NOT_FLAGS = {"voice", "split", "guard", "trim", "trim_start", "timings"}  # set by the commands
+NOT_FLAGS = {  # set by the commands
+    *("voice", "split", "guard", "trim", "trim_start", "timings", "mark"),
+}
 
 
 def add_model(parser: argparse.ArgumentParser, *, has_adapter: bool = False) -> None:
@@ -155,6 +158,18 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     text = "write audio while it is generated, and speak stdin while it is written"
     add_option(group, "--stream", None, text)
     add_report(group)
+
+
+def add_mark(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("marks", "See docs/responsible-use.md.")
+    text = f"how the speech is marked as AI-generated: {CHOICES}; default: $VIVACE_MARK or metadata"
+    add_option(group, "--mark", "MARK", text)
+    text = "PEM file with the certificate for c2pa, then its chain; default: $VIVACE_C2PA_CERT"
+    add_option(group, "--c2pa-cert", "FILE", text)
+    text = "PEM file with the private key of the certificate; default: $VIVACE_C2PA_KEY"
+    add_option(group, "--c2pa-key", "FILE", text)
+    text = "timestamp authority for c2pa; default: $VIVACE_C2PA_TIMESTAMP_URL or no timestamp"
+    add_option(group, "--c2pa-timestamp-url", "URL", text)
 
 
 def add_report(group: argparse._ActionsContainer) -> None:

@@ -15,12 +15,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from vivace.audio.encode import open_encoder
+from vivace.audio.encode import open_encoder, tags_of
+from vivace.audio.file_mark import FileMark
 from vivace.audio.formats import FORMATS, find_format, format_of
 from vivace.audio.play import Loudspeaker, find_output
 from vivace.audio.subtitles import SUBTITLE_FORMATS, subtitle_format
 from vivace.audio.wav import Samples
 from vivace.audio.writer import FileWriter, claim_audio_file, claim_free_name
+from vivace.cli.request import check_signature
 from vivace.cli.streams import STDOUT, STDOUT_PATHS, write_stdout
 from vivace.disk import AtomicFile, sweep
 from vivace.errors import AudioError, OutputExistsError
@@ -36,8 +38,15 @@ class AudioSink(Protocol):
 class PipeSink:
     """Writes encoded audio to a pipe while it is generated."""
 
-    def __init__(self, send: Callable[[bytes], object], format: str, sample_rate: int) -> None:
-        self._send, self._encoder = send, open_encoder(format, sample_rate)
+    def __init__(
+        self,
+        send: Callable[[bytes], object],
+        format: str,
+        sample_rate: int,
+        mark: FileMark | None = None,
+    ) -> None:
+        tags = tags_of(mark, are_first=True)  # the size of a WAV is not known at its end
+        self._send, self._encoder = send, open_encoder(format, sample_rate, tags=tags)
         self._has_begun = False
 
     def write(self, samples: Samples) -> None:
@@ -67,18 +76,19 @@ class Target:
             self.claim.discard()
 
     @contextmanager
-    def open(self, sample_rate: int) -> Iterator[list[AudioSink]]:
+    def open(self, sample_rate: int, mark: FileMark | None) -> Iterator[list[AudioSink]]:
         """Open the sinks. After an error, files are finished and playback stops."""
         with ExitStack() as stack:
             sinks: list[AudioSink] = []
             if self.loudspeaker is not None:  # entered first: files finish before playback
                 sinks.append(stack.enter_context(self.loudspeaker.player(sample_rate)))
             if self.claim is not None and self.output is not None:
-                writer = FileWriter(self.claim, Path(self.output), sample_rate)
+                writer = FileWriter(self.claim, Path(self.output), sample_rate, mark)
                 sinks.append(stack.enter_context(writer))
             elif self.output is not None:
                 send = write_stdout if self.output == STDOUT else stack.enter_context(_pipe(self))
-                sinks.append(stack.enter_context(closing(PipeSink(send, self.format, sample_rate))))
+                pipe = PipeSink(send, self.format, sample_rate, mark)
+                sinks.append(stack.enter_context(closing(pipe)))
             yield sinks
 
     @property
@@ -170,6 +180,7 @@ def _choose(arguments: argparse.Namespace) -> Target:
         output = DEFAULT_NAME + FORMATS[format or "wav"].extensions[0]
     if output is not None:
         format = _check_output(output, format)
+        check_signature(arguments, None if _is_pipe(output) else format)
     return Target(output=output, loudspeaker=loudspeaker, format=format or "wav")
 
 

@@ -84,6 +84,7 @@ def _add_text(parser: Parser) -> None:
 def _add_speaking(parser: Parser) -> None:
     options.add_output(parser)
     options.add_speech(parser)
+    options.add_mark(parser)
     options.add_model(parser, has_adapter=True)
     options.add_machine(parser)
 
@@ -169,6 +170,7 @@ def _add_repl(repl: Parser) -> None:
     add_option(group, "--play", None, "play the speech, also with -o")
     options.add_report(group)
     options.add_speech(repl)
+    options.add_mark(repl)
     options.add_model(repl, has_adapter=True)
     options.add_machine(repl)
 
@@ -201,5 +203,6 @@ def _add_read(read: Parser) -> None:
     options.add_report(group)
     options.add_speech(read, leave_out={"chunk_frames"}, on_unsupported="error")
     read.set_defaults(chunk_frames=None)
+    options.add_mark(read)
     options.add_model(read, has_adapter=True)
     options.add_machine(read)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vivace._version import __version__
-from vivace.audio.m4b import cover_kind
+from vivace.audio.formats import cover_kind
 from vivace.books.book import Book, open_book
 from vivace.books.check import BookCheck, check_segments
 from vivace.books.output import AudiobookOutput, choose_output
@@ -19,11 +19,12 @@ from vivace.books.reader import BookReader, Progress, WorkFolder, work_path
 from vivace.books.segments import Segment, split_book
 from vivace.cli.messages import INCOMPLETE, describe_skipped
 from vivace.cli.progress import ProgressLine
-from vivace.cli.request import load_model, model_name, speech_options
+from vivace.cli.request import check_signature, load_model, model_name, speech_options
 from vivace.cli.speak import pick_voice
 from vivace.cli.streams import print_json, print_stderr, print_stdout, printable
 from vivace.cli.text import read_file
 from vivace.errors import RequestError
+from vivace.mark.marking import NO_MARKING
 from vivace.options import SpeakOptions
 from vivace.speech import SAMPLE_RATE, shown
 
@@ -46,12 +47,16 @@ def read(arguments: argparse.Namespace) -> int:
         return 0
     path = Path(arguments.output or f"{Path(arguments.book).stem}.m4b")
     output, segments = _output(path, book, arguments), split_book(book)
+    check_signature(arguments, output.format)
     _print_counts(book, arguments)
     with ExitStack() as stack:
         tts = stack.enter_context(load_model(arguments, max_streams=None))
         voice = pick_voice(tts, arguments)
         seed = given.sampling.get("seed", SEED)
-        options = given.to(SpeakOptions, trim=True, voice=voice, seed=seed)
+        options = given.to(SpeakOptions, trim=True, voice=voice, seed=seed, mark=NO_MARKING)
+        marking = tts.synthesizer.find_marking(None)
+        mark = tts.loaded.file_mark(marking, voice)
+        output = dataclasses.replace(output, marking=marking, mark=mark)
         checked = _check(tts, book, segments, options, arguments)
         reader = _open_reader(tts, path, options, _voice_identity(voice), segments, arguments)
         reader.silent = checked.silent
@@ -161,7 +166,7 @@ def _open_reader(
 ) -> BookReader:
     lexicon = b"" if arguments.lexicon is None else read_file(arguments.lexicon)
     identity = {
-        **options.changed(),
+        **{name: value for name, value in options.changed().items() if name != "mark"},
         "voice": voice,
         "lexicon": hashlib.sha256(lexicon).hexdigest(),
         "model": model_name(arguments) or "embedded",

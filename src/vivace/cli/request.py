@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vivace.audio.speed import check_speed
 from vivace.cli.light import light_imports
 from vivace.cli.progress import ProgressLine
-from vivace.errors import RequestError
+from vivace.errors import AudioError, RequestError
+from vivace.mark.levels import DEFAULT_MARK, MarkLevels
+from vivace.mark.marking import Marking
 from vivace.options import StreamOptions
 from vivace.speech import BOUNDS, SamplingParams
 from vivace.text.lexicon import Lexicon
@@ -18,7 +21,8 @@ from vivace.text.lexicon import Lexicon
 if TYPE_CHECKING:
     from vivace.tts import TTS
 
-OTHER_MEANING = {"voice", "lexicon", "timings"}  # flags whose value is not the option itself
+# Flags whose value is not the option itself.
+OTHER_MEANING = {"voice", "lexicon", "timings", "mark"}
 
 
 def speech_options(arguments: argparse.Namespace) -> StreamOptions:
@@ -30,6 +34,7 @@ def speech_options(arguments: argparse.Namespace) -> StreamOptions:
         timings=getattr(arguments, "subtitles", None) is not None,
         lexicon=None if arguments.lexicon is None else Lexicon.load(arguments.lexicon),
     )
+    mark_levels(arguments)
     check_speed(options.speed)
     if arguments.chunk_frames is not None and arguments.chunk_frames < 1:
         raise RequestError(f"chunk_frames must be 1 or more, not {arguments.chunk_frames}")
@@ -42,6 +47,37 @@ def model_name(arguments: argparse.Namespace) -> str | None:
     """The model of --model or VIVACE_MODEL. None is the embedded voice."""
     name: str | None = arguments.model
     return os.environ.get("VIVACE_MODEL") or None if name is None else name
+
+
+def mark_levels(arguments: argparse.Namespace) -> MarkLevels:
+    """The levels of --mark or VIVACE_MARK."""
+    given = getattr(arguments, "mark", None)
+    return MarkLevels.parse(given or os.environ.get("VIVACE_MARK") or DEFAULT_MARK)
+
+
+def load_marking(arguments: argparse.Namespace, levels: MarkLevels) -> Marking:
+    """Load what these levels need, with the files of the command line."""
+    return Marking.load(
+        levels,
+        certificate=getattr(arguments, "c2pa_cert", None),
+        key=getattr(arguments, "c2pa_key", None),
+        timestamp_url=getattr(arguments, "c2pa_timestamp_url", None),
+    )
+
+
+def check_signature(arguments: argparse.Namespace, format: str | None) -> None:
+    """Raise an error before the model loads if the speech is to be signed and cannot be.
+
+    `format` is None for a pipe, whose file is not complete when it is written.
+    """
+    levels = mark_levels(arguments)
+    if not levels.c2pa:
+        return
+    if format is None:
+        raise AudioError("mark: c2pa signs complete files, not a stream; use -o FILE")
+    mark = load_marking(arguments, replace(levels, watermark=False)).file_mark("")
+    assert mark is not None
+    mark.check_format(format)
 
 
 def load_model(
@@ -70,4 +106,5 @@ def load_model(
             revision=None if model else arguments.revision,
             offline=arguments.offline,
             adapter=None if model else getattr(arguments, "adapter", None),
+            mark=load_marking(arguments, mark_levels(arguments)),
         )

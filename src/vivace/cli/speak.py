@@ -34,12 +34,15 @@ if TYPE_CHECKING:
 class Speech:
     """Speaks one text. Its statistics are valid even after an interrupt.
 
-    The speed is changed here, after the model, so that samples at normal speed can be collected.
+    The speed is changed and the watermark added here, after the model, so that samples without both
+    can be collected.
     """
 
     def __init__(self, tts: TTS, text: str | Iterator[str], options: StreamOptions) -> None:
         self._tts, self._text, self._speed = tts, text, options.speed
-        self._options = dataclasses.replace(options, speed=1.0)
+        self._marking = tts.synthesizer.find_marking(options.mark)
+        mark = self._marking.without_watermark()
+        self._options = dataclasses.replace(options, speed=1.0, mark=mark)
         self.on_chunk: Callable[[Usage], None] = lambda usage: None
         self.usage: Usage | None = None  # after the last chunk
         self.finish_reason: FinishReason = "cancelled"
@@ -51,13 +54,16 @@ class Speech:
     def write_to(
         self, sinks: Sequence[AudioSink], *, is_streamed: bool, made: list[Samples] | None = None
     ) -> None:
-        """Speak into every sink. `made` collects the samples at normal speed."""
-        changer = SpeedChanger(self._speed, self._tts.sample_rate)
+        """Speak into every sink. `made` collects the unmarked samples at normal speed."""
+        from vivace.engine.assemble import Effects  # imports torch
+
+        rate = self._tts.sample_rate
+        effects = Effects(SpeedChanger(self._speed, rate), self._marking.open_stream(rate))
         for samples in self._stream() if is_streamed else self._whole():
-            self._send(changer.process(samples), sinks)
+            self._send(effects.process(samples), sinks)
             if made is not None:
                 made.append(samples)
-        self._send(changer.finish(), sinks)
+        self._send(effects.finish(), sinks)
 
     @property
     def words(self) -> tuple[Word, ...] | None:
@@ -128,7 +134,7 @@ def speak(
     with ProgressLine(is_quiet=arguments.quiet or arguments.json) as line:
         speech.on_chunk = lambda usage: line.show(describe_progress(usage))
         try:
-            with target.open(tts.sample_rate) as sinks:
+            with target.open(tts.sample_rate, tts.synthesizer.file_mark(options)) as sinks:
                 is_streamed = arguments.stream or target.is_immediate
                 speech.write_to(sinks, is_streamed=is_streamed, made=made)
         except KeyboardInterrupt:

@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from vivace.audio.clip import AudioChunk
+from vivace.audio.file_mark import FileMark
 from vivace.audio.trim import find_sound
 from vivace.dialogue.script import DialogueLine
 from vivace.dialogue.talk import KEPT_S, LineSpacing, Samples
@@ -51,10 +52,12 @@ class DialogueStream(Iterator[DialogueChunk]):
         *,
         sample_rate: int,
         looks_ahead: bool,
+        mark: FileMark | None = None,
     ) -> None:
         """`looks_ahead`: generate the next line while the current one is read."""
         self._lines, self._speakers, self._spacing = lines, speakers, spacing
         self._open_line, self._rate, self._looks_ahead = open_line, sample_rate, looks_ahead
+        self.mark = mark  # of a file with the dialogue
         self._streams: dict[int, LineStream] = {}
         self._early: dict[int, AudioChunk] = {}  # first chunks of lines that were started early
         self._mix = _Mix()

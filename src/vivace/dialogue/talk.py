@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vivace.audio.clip import Audio
+from vivace.audio.file_mark import join_marks
 from vivace.audio.trim import sound_span
 from vivace.audio.writer import write_audio
 from vivace.dialogue.cast import FreeNames
@@ -106,7 +107,7 @@ class Dialogue(Audio):
         """
         paths = track_paths(path, self.speakers)
         for file, samples in zip(paths, self.tracks.values(), strict=True):
-            write_audio(file, samples, self.sample_rate, force=overwrite)
+            write_audio(file, samples, self.sample_rate, force=overwrite, mark=self.mark)
         return paths
 
 
@@ -178,6 +179,7 @@ def _join(lines: Sequence[SpokenLine], wall_s: float) -> Dialogue:
         ),
         # Their offsets refer to the text of the line.
         words=join_words(move_words(line.audio.words, line.start_s) for line in lines),
+        mark=join_marks(line.audio.mark for line in lines),
         lines=tuple(lines),
     )
 

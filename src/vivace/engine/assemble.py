@@ -6,15 +6,18 @@ import dataclasses
 import time
 from collections.abc import Generator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vivace.audio.clip import Audio, AudioChunk
+from vivace.audio.file_mark import FileMark
 from vivace.audio.speed import SpeedChanger
 from vivace.audio.trim import StartTrimmer, first_audible
 from vivace.engine.frame_block import FrameBlock
 from vivace.engine.steps import Wait
+from vivace.mark.marking import SampleMarker
 from vivace.model.config import CodecConfig
 from vivace.speech import FinishReason, Usage, Word, join_words, move_words
 from vivace.text.pauses import Pause
@@ -50,6 +53,25 @@ def _joined(empty: Sequence[AudioChunk], chunk: AudioChunk) -> AudioChunk:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """What changes the samples of a stream: the speed, then the watermark. Holds samples back."""
+
+    speed: SpeedChanger
+    watermark: SampleMarker | None = None
+
+    def process(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
+        samples = self.speed.process(samples)
+        return samples if self.watermark is None else self.watermark.feed(samples)
+
+    def finish(self) -> NDArray[np.float32]:
+        """The samples that were held back."""
+        samples = self.speed.finish()
+        if self.watermark is None:
+            return samples
+        return np.concatenate([self.watermark.feed(samples), self.watermark.finish()])
+
+
 class Assembler:
     """Makes consecutive chunks. The last one has the finish reason."""
 
@@ -62,6 +84,8 @@ class Assembler:
         speed: float,
         has_words: bool = False,
         silence_rms: float = 0.0,
+        watermark: SampleMarker | None = None,
+        mark: FileMark | None = None,
     ) -> None:
         self._words: tuple[Word, ...] | None = () if has_words else None
         self.sample_rate = config.output_sample_rate
@@ -75,7 +99,8 @@ class Assembler:
         self.first_audio_ms: float | None = None
         self.audible_ms: float | None = None
         self.num_stalled = 0  # silent or repeated frames at the end of a stall
-        self.speed = SpeedChanger(speed, self.sample_rate)
+        self._effects = Effects(SpeedChanger(speed, self.sample_rate), watermark)
+        self._mark = mark
         self._trimmer = StartTrimmer(self.sample_rate) if trim or trim_start else None
         self._no_codes = np.empty((0, config.decoder_config.num_quantizers), dtype=np.int64)
 
@@ -83,10 +108,10 @@ class Assembler:
     def wall_s(self) -> float:
         return time.perf_counter() - self._began
 
-    def take_speed(self) -> SpeedChanger:
-        """The speed changer. Later chunks are not changed in speed."""
-        speed, self.speed = self.speed, SpeedChanger(1.0, self.sample_rate)
-        return speed
+    def take_effects(self) -> Effects:
+        """The effects. Later chunks are neither changed in speed nor watermarked."""
+        taken, self._effects = self._effects, Effects(SpeedChanger(1.0, self.sample_rate))
+        return taken
 
     def speech(self, block: FrameBlock | None, end: FinishReason | None) -> AudioChunk:
         """A chunk of frames. None ends the speech after the previous chunk."""
@@ -96,7 +121,7 @@ class Assembler:
             num_given = len(samples)
             samples = self._trimmer.trim(samples, is_last=end is not None)
             self._num_cut += num_given - len(samples)
-        if self.audible_ms is None:
+        if self.audible_ms is None and self._effects.watermark is None:
             self._note_first(samples)
         self.num_stalled = block.num_stalled if block is not None and end is not None else 0
         return self._chunk(samples, self._no_codes if block is None else block.codes, end)
@@ -125,14 +150,14 @@ class Assembler:
     def whole(
         self,
         chunks: Sequence[AudioChunk],
-        speed: SpeedChanger,  # of `take_speed`
+        effects: Effects,  # of `take_effects`
         finish_reason: FinishReason,
         usage: Usage,
     ) -> Audio:
         """All chunks as one audio; if trimmed, without a stall at the end."""
         samples = np.concatenate([chunk.samples for chunk in chunks])
         samples = self.without_stall(samples)
-        samples = np.concatenate([speed.process(samples), speed.finish()])
+        samples = np.concatenate([effects.process(samples), effects.finish()])
         words = join_words(chunk.words for chunk in chunks)
         length_s = len(samples) / self.sample_rate
         return Audio(
@@ -141,7 +166,8 @@ class Assembler:
             codes=np.concatenate([chunk.codes for chunk in chunks]),
             finish_reason=finish_reason,
             usage=dataclasses.replace(usage, audio_s=length_s, wall_s=self.wall_s),
-            words=move_words(words, 0.0, length_s, speed.speed),
+            words=move_words(words, 0.0, length_s, effects.speed.speed),
+            mark=self._mark,
         )
 
     def without_stall(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -151,14 +177,16 @@ class Assembler:
 
     def second_of(self, sample: float) -> float:
         """The time at which an input sample is played."""
-        return max(0.0, sample - self._num_cut) / self.sample_rate / self.speed.speed
+        return max(0.0, sample - self._num_cut) / self.sample_rate / self._effects.speed.speed
 
     def _chunk(
         self, samples: NDArray[np.float32], codes: NDArray[np.int64], end: FinishReason | None
     ) -> AudioChunk:
-        samples = self.speed.process(samples)
+        samples = self._effects.process(samples)
         if end is not None:
-            samples = np.concatenate([samples, self.speed.finish()])
+            samples = np.concatenate([samples, self._effects.finish()])
+        if self.audible_ms is None and self._effects.watermark is not None:
+            self._note_first(samples)
         start = self.num_samples
         self.num_samples += len(samples)
         return AudioChunk(

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, TypeVar
 
+from vivace.audio.file_mark import join_marks
 from vivace.dialogue.cast import find_cast
 from vivace.dialogue.script import DialogueScript
 from vivace.dialogue.stream import DialogueStream, LineStream
@@ -63,6 +64,7 @@ def stream_dialogue(
         open_line,
         sample_rate=synthesizer.sample_rate,
         looks_ahead=synthesizer.num_together > 1,
+        mark=join_marks(map(synthesizer.file_mark, options)),
     )
 
 

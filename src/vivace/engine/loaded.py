@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import secrets
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from vivace.audio.file_mark import FileMark, VoiceKind
 from vivace.audio.sandbox import Sandbox
 from vivace.backends import CheckpointFiles, import_backends
 from vivace.backends.base import Backend
@@ -25,13 +27,17 @@ from vivace.engine.scheduler import EngineLimits
 from vivace.engine.stream import Stream, Wake
 from vivace.engine.timings import LocalPass, OpenPass
 from vivace.errors import BackendUnavailableError, ClosedError
+from vivace.hub import model_id
+from vivace.mark.marking import Marking
 from vivace.model.config import Weights
 from vivace.options import RAMP, ChunkFrames
 from vivace.script.prompts import PromptWriter
 from vivace.script.request import Request
 from vivace.speech import NUM_DRAWN_SEEDS, SamplingParams
+from vivace.text.lexicon import Lexicon
 from vivace.text.tokenizer import TextTokenizer
 from vivace.timing.timer import Timer
+from vivace.voices.voice import Voice
 
 if TYPE_CHECKING:
     import torch
@@ -179,7 +185,17 @@ class LoadedCheckpoint:
             open_pass=open_pass if options.timings else None,
             marker=self.marker if checks_words else None,
             offer=offer if checks_words else None,
+            mark=self.file_mark(request.marking, request.voice),
         )
+
+    def file_mark(self, marking: Marking, *voices: str | Voice | None) -> FileMark | None:
+        """What files with speech of these voices say about their origin."""
+        is_designed = self.checkpoint.config.tts_model_type == "voice_design"
+        kinds: list[VoiceKind] = [
+            "designed" if is_designed else "cloned" if isinstance(voice, Voice) else "preset"
+            for voice in voices
+        ]
+        return marking.file_mark(model_id(self.checkpoint.folder), *kinds)
 
     def close(self) -> None:
         """Free the weights."""
@@ -199,6 +215,17 @@ def load_adapter(path: str | Path) -> Adapter:
     from vivace.adapter import Adapter  # imports PyTorch
 
     return Adapter.load(path)
+
+
+def open_checkpoint(folder: Path, lexicon: Lexicon | None, adapter: Adapter | None) -> Checkpoint:
+    """Raises LexiconError for entries of a language that the checkpoint does not know."""
+    checkpoint = Checkpoint.open(folder)
+    if adapter is not None:
+        adapter.check_base(checkpoint.digest(), folder.name)
+        checkpoint = dataclasses.replace(checkpoint, config=adapter.extend(checkpoint.config))
+    if lexicon is not None:
+        lexicon.check_languages(checkpoint.config.talker_config.codec_language_id)
+    return checkpoint
 
 
 def load_checkpoint(

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vivace.audio.clip import Audio, AudioChunk
+from vivace.audio.file_mark import FileMark
 from vivace.engine.assemble import Assembler, Steps, join_empty
 from vivace.engine.client import EngineClient
 from vivace.engine.completeness import IdMarker, OfferUtterance, SpokenWords
@@ -52,6 +53,7 @@ class Stream(Iterator[AudioChunk]):
         open_pass: OpenPass | None = None,  # None: without word timings
         marker: IdMarker | None = None,  # None: the words are not checked
         offer: OfferUtterance | None = None,  # to the search for that check's attention head
+        mark: FileMark | None = None,  # of the files that `Audio.save` writes
     ) -> None:
         if wake is None and isinstance(request.text, AsyncIterator):
             raise RequestError("text is an async iterator; use astream, or give an iterator")
@@ -71,6 +73,8 @@ class Stream(Iterator[AudioChunk]):
             speed=settings.speed,
             has_words=open_pass is not None,
             silence_rms=writer.silence_rms,
+            watermark=request.marking.open_stream(config.output_sample_rate),
+            mark=mark,
         )
         is_limited, max_frames = settings.is_limited, settings.sampling.max_frames
         self._num_frames_left = max_frames if is_limited else None
@@ -182,7 +186,7 @@ class Stream(Iterator[AudioChunk]):
     def collect_steps(self) -> Generator[Audio | AudioChunk | Wait, None, None]:
         """Every chunk and wait, then the whole audio."""
         chunks = []
-        speed = self._made.take_speed()
+        effects = self._made.take_effects()
         try:
             while (step := self._step_or_end()) is not None:
                 yield step
@@ -194,7 +198,7 @@ class Stream(Iterator[AudioChunk]):
         if not chunks:
             raise StreamClosedError("this stream was closed before its first chunk")
         assert self.finish_reason is not None
-        yield self._made.whole(chunks, speed, self.finish_reason, self.usage)
+        yield self._made.whole(chunks, effects, self.finish_reason, self.usage)
 
     def without_stall(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
         """The samples without the stall that ended the speech, if `trim` is on."""

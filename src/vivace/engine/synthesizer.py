@@ -9,6 +9,7 @@ from functools import partial
 from typing import overload
 
 from vivace.audio.clip import Audio
+from vivace.audio.file_mark import FileMark
 from vivace.audio.files import read_audio
 from vivace.device import use_threads
 from vivace.engine.async_stream import AsyncStream, LoopWakers, run_steps_async
@@ -18,6 +19,8 @@ from vivace.engine.loaded import LoadedCheckpoint
 from vivace.engine.progress import show_batch, show_progress
 from vivace.engine.stream import Stream, Wake
 from vivace.errors import RequestError, UnsupportedRequestError
+from vivace.mark.levels import MarkLevels
+from vivace.mark.marking import NO_MARKING, Marking, MarkSource
 from vivace.options import ChunkFrames, Options, SpeakOptions, SpeechOptions, StreamOptions
 from vivace.script.prompts import SERVED_BY
 from vivace.script.request import Request, as_pieces
@@ -36,8 +39,12 @@ LONG_TEXT = 2_000  # characters; longer texts are not prepared in the thread of 
 class Synthesizer:
     """Turns a text and its options into a `Stream`, an `AsyncStream` or `Audio`."""
 
-    def __init__(self, loaded: LoadedCheckpoint, lexicon: Lexicon | None) -> None:
+    def __init__(
+        self, loaded: LoadedCheckpoint, lexicon: Lexicon | None, marking: Marking = NO_MARKING
+    ) -> None:
         self._loaded = loaded
+        self._marking = marking  # of every speech whose options have no `mark`
+        self._markings: dict[MarkLevels, Marking] = {}  # loaded for options
         self._lexicon = lexicon  # applies to every text, after the request's own lexicon
         self._wakers = LoopWakers()
         self._verifier: Verifier | None = None  # created for the first `verify=True`
@@ -77,8 +84,29 @@ class Synthesizer:
         found = writer.default_voice if voice is None else self.find_voice(voice)
         writer.check_follows(options.instruct)
         return Request(
-            text=text, voice=found, options=options, lexicons=self._lexicons(options), breaks=True
+            text=text,
+            voice=found,
+            options=options,
+            lexicons=self._lexicons(options),
+            breaks=True,
+            marking=self.find_marking(options.mark),
         )
+
+    def find_marking(self, mark: MarkSource | None) -> Marking:
+        """The marks for a value of the option `mark`. They are loaded once."""
+        if mark is None or isinstance(mark, Marking):
+            return self._marking if mark is None else mark
+        levels = MarkLevels.parse(mark)
+        if levels == self._marking.levels:
+            return self._marking
+        if levels not in self._markings:
+            self._markings[levels] = Marking.load(levels)
+        return self._markings[levels]
+
+    def file_mark(self, options: SpeechOptions) -> FileMark | None:
+        """What a file with this speech says about its origin. The voice must be looked up."""
+        assert options.voice is None or isinstance(options.voice, str | Voice)
+        return self._loaded.file_mark(self.find_marking(options.mark), options.voice)
 
     def _lexicons(self, options: SpeechOptions) -> tuple[Lexicon, ...]:
         """The request's own lexicon, then the one given to `load`."""
@@ -94,6 +122,7 @@ class Synthesizer:
             options,
             voice=None if voice is None else self.find_voice(voice),
             lexicon=None if lexicon is None else Lexicon.of(lexicon),
+            mark=self.find_marking(options.mark),
         )
 
     def check_shared_voice(self) -> None:

@@ -2,7 +2,14 @@
 
 from vivace.hub.catalogue import EMBEDDED, MODELS, RELEASED, ModelEntry
 from vivace.hub.download import cache_folder
-from vivace.hub.folders import CODEC, cached_share, codec_folder, find_folder, shard_paths
+from vivace.hub.folders import (
+    CODEC,
+    cached_share,
+    codec_folder,
+    find_folder,
+    model_id,
+    shard_paths,
+)
 
 __all__ = [
     "CODEC",
@@ -14,5 +21,6 @@ __all__ = [
     "cached_share",
     "codec_folder",
     "find_folder",
+    "model_id",
     "shard_paths",
 ]

@@ -30,6 +30,7 @@ KINDS = ["*.json", "*.txt", "*.safetensors"]
 INFO_TIMEOUT_S = 10.0
 SPARE_BYTES = 64 << 20  # stay free after a download
 HASH_BLOCK_BYTES = 8 << 20
+CACHE_PREFIX = "models--"  # of a model's folder in the cache
 
 
 def cache_folder(cache_dir: str | Path | None = None) -> Path:
@@ -41,7 +42,7 @@ def cache_folder(cache_dir: str | Path | None = None) -> Path:
 
 def model_cache(name: str, cache_dir: str | Path | None = None) -> Path:
     """The folder of one model in the cache. It may not exist."""
-    return cache_folder(cache_dir) / f"models--{name.replace('/', '--')}"
+    return cache_folder(cache_dir) / f"{CACHE_PREFIX}{name.replace('/', '--')}"
 
 
 def download(

@@ -9,7 +9,7 @@ from pathlib import Path
 from vivace.checkpoint_files import read_json
 from vivace.errors import CheckpointError
 from vivace.hub.catalogue import EMBEDDED, RELEASED, ModelEntry, suggest_name
-from vivace.hub.download import WEIGHTS, download, model_cache
+from vivace.hub.download import CACHE_PREFIX, WEIGHTS, download, model_cache
 
 NEEDED = ("config.json", "vocab.json", "merges.txt", "tokenizer_config.json")
 CODEC = "speech_tokenizer"  # the codec's folder inside a checkpoint folder
@@ -54,6 +54,16 @@ def find_folder(
     )
     _check_whole(str(name), found, offline, is_codec)
     return found
+
+
+def model_id(folder: Path) -> str:
+    """The hub id of a folder in the download cache, else the folder's name without its path."""
+    if folder == EMBEDDED:
+        return f"vivace/{EMBEDDED.name}"
+    cache = folder.parent.parent.name
+    if folder.parent.name == "snapshots" and cache.startswith(CACHE_PREFIX):
+        return cache.removeprefix(CACHE_PREFIX).replace("--", "/")
+    return folder.resolve().name
 
 
 def cached_share(model: ModelEntry, *, cache_dir: str | Path | None = None) -> float:

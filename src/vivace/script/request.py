@@ -6,6 +6,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 
 from vivace.errors import RequestError
+from vivace.mark.marking import NO_MARKING, Marking
 from vivace.options import SpeechOptions
 from vivace.text.lexicon import Lexicon
 from vivace.voices.voice import Voice
@@ -23,6 +24,7 @@ class Request:
     options: SpeechOptions
     lexicons: tuple[Lexicon, ...] = ()  # the first has precedence
     breaks: bool = False  # read line breaks as pauses; False: as the official code
+    marking: Marking = NO_MARKING  # of the speech, as AI-generated
     verbatim: bool = False  # every character reaches the voice, with the official template's ids
 
 

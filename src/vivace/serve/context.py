@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
+from vivace.mark.marking import NO_MARKING, Marking
 from vivace.serve.admission import Admission
 from vivace.serve.clones import CloneCache
 from vivace.serve.gauges import CountedThreads
@@ -36,6 +37,7 @@ class ServeContext:
     clones: CloneCache  # one cache for all protocols
     enrolment_lock: AbstractAsyncContextManager[None]  # one at a time: they share the GPU
     peers: Peers | None = None  # the other workers of this server
+    marking: Marking = NO_MARKING  # of all speech, as AI-generated
 
     @classmethod
     def create(
@@ -70,4 +72,5 @@ class ServeContext:
             clones=CloneCache(metrics),
             enrolment_lock=enrolment_lock,
             peers=peers,
+            marking=settings.load_marking(),
         )

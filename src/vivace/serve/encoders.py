@@ -14,11 +14,15 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
-from vivace.audio.encode import open_encoder
+from vivace.audio.encode import open_encoder, tags_of
+from vivace.audio.file_mark import FileMark
 from vivace.audio.formats import FORMATS, SPEECH_FORMATS
 from vivace.audio.resample import StreamResampler
+from vivace.audio.writer import sign_bytes
 from vivace.errors import AudioError, EngineError
+from vivace.mark.marking import NO_MARKING, Marking
 
+UNTAGGED = ("aac", "pcm")  # formats without a place for tags
 CHEAP = ("flac", "wav", "pcm")  # encoded on the event loop: a thread would cost more
 
 
@@ -46,12 +50,24 @@ class SpeechEncoder:
         from_rate: int,
         to_rate: int | None = None,
         bit_rate: int | None = None,
+        marking: Marking = NO_MARKING,
     ) -> None:
         to_rate = to_rate or from_rate
-        self.format, self.sample_rate = format, to_rate
+        self.format, self.sample_rate, self._bit_rate = format, to_rate, bit_rate
+        self._watermark = marking.open_stream(from_rate)
         self._resampler = StreamResampler(from_rate, to_rate)
         self._encoder = open_encoder(format, to_rate, bit_rate)
-        self._threads = None if format in CHEAP and from_rate == to_rate else threads
+        is_cheap = format in CHEAP and from_rate == to_rate and self._watermark is None
+        self._threads = None if is_cheap else threads
+        self.mark: FileMark | None = None
+
+    def set_mark(self, mark: FileMark | None) -> None:
+        """Set what the file says about its origin, before the first samples."""
+        self.mark = mark
+        if mark is not None and self.format not in UNTAGGED:
+            self._encoder = open_encoder(
+                self.format, self.sample_rate, self._bit_rate, tags_of(mark)
+            )
 
     @property
     def content_type(self) -> str:
@@ -79,12 +95,18 @@ class SpeechEncoder:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def _encode(self, samples: NDArray[np.float32]) -> bytes:
+        if self._watermark is not None:
+            samples = self._watermark.feed(samples)
         return self._encoder.encode(self._resampler.process(samples))
 
     def _finish(self) -> bytes:
-        return self._encoder.encode(self._resampler.finish()) + self._encoder.finish()
+        rest = np.empty(0, np.float32) if self._watermark is None else self._watermark.finish()
+        last = [self._resampler.process(rest), self._resampler.finish()]
+        return self._encoder.encode(np.concatenate(last)) + self._encoder.finish()
 
     def _encode_whole(self, chunks: list[NDArray[np.float32]]) -> bytes:
         file = io.BytesIO(b"".join([*map(self._encode, chunks), self._finish()]))
         self._encoder.patch(file)
-        return file.getvalue()
+        if self.mark is None or self.mark.signer is None:
+            return file.getvalue()
+        return sign_bytes(self.mark.signer, file, self.format)

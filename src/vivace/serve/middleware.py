@@ -41,6 +41,7 @@ REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 SUBPROTOCOLS = ("vivace", "realtime")  # may be accepted; the subprotocol with the API key never is
 EXPOSED_HEADERS = (
     "x-request-id, retry-after, retry-after-ms, content-type, x-vivace-ignored, x-vivace-skipped"
+    ", x-vivace-provenance"
 )
 CLIENT_LEFT = 499  # status in logs and metrics if the client left before a response
 

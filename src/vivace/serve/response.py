@@ -33,6 +33,7 @@ UNBUFFERED = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # by prox
 IGNORED = "x-vivace-ignored"  # request fields that the model cannot follow
 SKIPPED = "x-vivace-skipped"  # characters of the text that the model does not read
 MAX_SKIPPED_CHARS = 32  # different characters in the header
+PROVENANCE = "x-vivace-provenance"  # that the audio is AI-generated: tool, model, kind of voice
 COMPLETENESS = "x-vivace-completeness"  # share of words spoken, of speech that is sent whole
 MISSING_WORDS = "x-vivace-missing-words"  # their number
 
@@ -118,6 +119,7 @@ class SpeechResponse(Response, SpeechSink):
             **UNBUFFERED,
             **({IGNORED: ignored} if ignored else {}),
             **skipped_header(report.skipped),
+            **({PROVENANCE: report.provenance} if report.provenance else {}),
         }
 
 

@@ -23,6 +23,10 @@ HEADERS = {
         "schema": {"type": "string"},
         "description": "Fields that were ignored, separated by commas.",
     },
+    "x-vivace-provenance": {
+        "schema": {"type": "string"},
+        "description": "That the audio is AI-generated: tool, model, kind of voice and marks.",
+    },
     "x-vivace-skipped": {
         "schema": {"type": "string"},
         "description": "How many characters of `input` the model does not read, and which, "

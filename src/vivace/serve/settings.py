@@ -27,6 +27,8 @@ from pydantic import (
 )
 
 from vivace.errors import RequestError
+from vivace.mark.levels import CHOICES, DEFAULT_MARK, MarkLevels
+from vivace.mark.marking import Marking
 from vivace.speech import LiveMode
 
 EMBEDDED = "vivace"  # model name of the embedded voice
@@ -88,6 +90,7 @@ GROUPS = {
     "api_key_env": "access",
     "max_streams": "models",
     "max_text_chars": "limits",
+    "mark": "marks",
     "log_format": "observability",
 }
 
@@ -185,6 +188,13 @@ class ServeSettings(BaseModel):
     socket_idle_s: float = _field(300.0, "idle time until a WebSocket is closed", gt=0)
     drain_timeout_s: float = _field(30.0, "time from SIGTERM until streams are cut off", ge=0)
 
+    mark: str = _field(DEFAULT_MARK, f"how speech is marked as AI-generated: {CHOICES}")
+    c2pa_cert: Path | None = _field(None, "PEM file with the certificate for c2pa, then its chain")
+    c2pa_key: Path | None = _field(None, "PEM file with the private key of that certificate")
+    c2pa_timestamp_url: str | None = _field(
+        None, "timestamp authority for c2pa; default: no timestamps"
+    )
+
     log_format: Literal["text", "json"] = _field("text", "text or json")
     verbose: bool = _field(False, "print every setting at start-up")
     otel: bool = _field(False, "send OTLP traces, as the OTEL_* variables configure")
@@ -216,6 +226,7 @@ class ServeSettings(BaseModel):
             raise RequestError(f"two models are named {twice[0]!r}; write NAME=SOURCE for one")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise RequestError("tls_cert and tls_key: TLS needs both a certificate and its key")
+        MarkLevels.parse(self.mark)
         if self.root_path and not (self.root_path.startswith("/") and self.root_path[-1] != "/"):
             raise RequestError(
                 f"root_path {self.root_path!r} is not valid: it begins with / and does not end "
@@ -238,6 +249,15 @@ class ServeSettings(BaseModel):
                 "a --host that they can reach, such as 0.0.0.0"
             )
         return self
+
+    def load_marking(self) -> Marking:
+        """Load what `mark` needs. Raises RequestError."""
+        return Marking.load(
+            self.mark,
+            certificate=self.c2pa_cert,
+            key=self.c2pa_key,
+            timestamp_url=self.c2pa_timestamp_url,
+        )
 
     @property
     def is_loopback(self) -> bool:

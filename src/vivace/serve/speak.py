@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from starlette.websockets import WebSocketDisconnect
 
 from vivace.audio.clip import AudioChunk
+from vivace.audio.file_mark import FileMark
 from vivace.errors import AudioError, EngineError, RequestError, RunawayError
 from vivace.live_text import LiveText
 from vivace.options import StreamOptions
@@ -76,6 +77,17 @@ class SpeechReport:
             fields["missing_words"] = list(self.usage.missing_words)
             fields["retries"] = self.usage.retries
         return fields | self.skipped_field
+
+    @property
+    def provenance(self) -> str | None:
+        """Tool, model, kind of voice and marks of the speech; None if it is not marked."""
+        mark = self.encoder.mark
+        return None if mark is None else mark.provenance.header
+
+    @property
+    def provenance_field(self) -> dict[str, str]:
+        """The JSON field of messages."""
+        return {} if self.provenance is None else {"provenance": self.provenance}
 
     @property
     def skipped_field(self) -> dict[str, list[str]]:
@@ -156,6 +168,7 @@ class PreparedSpeech:
         place: AdmittedRequest,
     ) -> None:
         """Speak a text that was admitted."""
+        encoder.set_mark(self._file_mark(model, is_whole=sink.is_whole))
         new_report = partial(SpeechReport, model, encoder, self.ignored)
         open_stream = partial(self.context.streams.open, model, text, place, self.options)
         if sink.is_whole:
@@ -168,6 +181,15 @@ class PreparedSpeech:
             audio, words = await self._send_chunks(open_stream, report, sink)
             audio += await encoder.finish()
         await sink.finish(audio, words, report)
+
+    def _file_mark(self, model: ServedModel, *, is_whole: bool) -> FileMark | None:
+        """What the audio says about its origin. Only complete files can be signed."""
+        voice = self.options.voice
+        assert voice is None or isinstance(voice, str | Voice)
+        mark = model.tts.loaded.file_mark(self.context.marking, voice)
+        if mark is None or (is_whole and mark.can_sign(self.request.response_format)):
+            return mark
+        return mark.unsigned()
 
     async def _send_chunks(
         self, open_stream: OpenStream, report: SpeechReport, sink: SpeechSink
@@ -271,6 +293,7 @@ def _open_encoder(
             model.card.sample_rate,
             request.sample_rate,
             request.bit_rate,
+            context.marking,
         )
     except AudioError as error:
         param = "response_format" if request.sample_rate is None else "sample_rate"

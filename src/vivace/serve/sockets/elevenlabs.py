@@ -58,6 +58,7 @@ class VoiceContext:
     text: LiveText | None = None  # of the current utterance
     audio_s: float = 0.0  # of finished utterances
     skipped: list[str] = field(default_factory=list)  # letters that the checkpoint does not read
+    provenance: dict[str, str] = field(default_factory=dict)  # of the speech so far
     aligned_ms: int = 0  # the end of the last alignment
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -203,7 +204,8 @@ class ElevenLabsSession(SocketSession):
     async def _send_final(self, context: VoiceContext) -> None:
         async with context.turn:
             skipped = {"skipped": context.skipped} if context.skipped else {}
-            await self.send(context.tag({"audio": None, "isFinal": True, **skipped}))
+            facts = {**skipped, **context.provenance}
+            await self.send(context.tag({"audio": None, "isFinal": True, **facts}))
         self._contexts.pop(context.id, None)
         await self._close_if_over()
 
@@ -243,6 +245,7 @@ class ContextUtterance(SpeechSink):
         await self.write(audio, words, is_last=True)
         self._context.audio_s += report.audio_s
         self._context.skipped += report.skipped
+        self._context.provenance = report.provenance_field
 
     async def fail(self, error: Exception) -> None:
         await self._session.fail(self._context, describe(error))

@@ -108,6 +108,7 @@ class OmniUtterance(SpeechSink):
             sample_rate=report.encoder.sample_rate,
             **({"word_timestamps": True} if self.config.has_chunks else {}),
             sentence_text=self.text.received,
+            **report.provenance_field,
         )
 
     async def write(self, audio: bytes, words: Words) -> None:

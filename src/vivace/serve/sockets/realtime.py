@@ -151,7 +151,8 @@ class RealtimeResponse(SpeechSink):
         await self._send("response.output_audio_transcript.done", transcript=self._text)
         await self._send_item("done", self._item("completed", self._text))
         usage = {"output_tokens": report.num_frames, **report.usage_fields}
-        await self._session.end({**self.as_json("completed", self._text), "usage": usage})
+        facts = {"usage": usage, **report.provenance_field}
+        await self._session.end({**self.as_json("completed", self._text), **facts})
 
     async def fail(self, error: Exception) -> None:
         details = {"type": "failed", **describe(error).body}

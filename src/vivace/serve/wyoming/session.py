@@ -74,7 +74,9 @@ class WyomingUtterance(SpeechSink):
 
     async def start(self, report: SpeechReport) -> None:
         self.rate = report.encoder.sample_rate
-        await self.session.send(AudioStart(self.rate, WIDTH, 1, 0).event())
+        start = AudioStart(self.rate, WIDTH, 1, 0).event()
+        start.data |= report.provenance_field
+        await self.session.send(start)
 
     async def write(self, audio: bytes, words: Words) -> None:
         if audio:

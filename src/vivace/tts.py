@@ -345,6 +345,7 @@ class TTS:
         name: str = "cloned",
         language: str | None = None,
         licence: str | None = None,
+        consent: str | None = None,
         append_silence: bool = True,
     ) -> Voice:
         """Create a voice from a recording. Needs a Base checkpoint.
@@ -359,6 +360,7 @@ class TTS:
             name: Name of the voice, for `VoiceLibrary`.
             language: Language of the recording, kept as a note.
             licence: Licence of the recording, kept as a note.
+            consent: Who agreed to the use of the recording, kept as a note.
             append_silence: Append half a second of silence, so that the recording's last sound does
                 not continue into the speech. The official package does not.
         """
@@ -376,6 +378,7 @@ class TTS:
                 transcript=transcript,
                 language=None if language is None else language_name(language),
                 licence=licence,
+                consent=consent,
                 append_silence=append_silence,
             )
 

@@ -27,10 +27,10 @@ class Halving:
     def feed(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
         joined = np.concatenate([self._held, samples])
         self._held = joined[max(0, len(joined) - 100) :]
-        return joined[: len(joined) - len(self._held)] / 2
+        return joined[: len(joined) - len(self._held)] / np.float32(2)
 
     def finish(self) -> NDArray[np.float32]:
-        return self._held / 2
+        return self._held / np.float32(2)
 
 
 class HalvingWatermark:

@@ -67,7 +67,7 @@ def test_mark_none_has_no_header_and_no_tags(backend: ScriptedSpeech, tmp_path: 
 def test_complete_responses_are_signed(backend: ScriptedSpeech, tmp_path: Path) -> None:
     pytest.importorskip("c2pa")
     chain = write_chain(tmp_path)
-    files = {"c2pa_cert": chain.certificate, "c2pa_key": chain.key}
+    files: dict[str, Any] = {"c2pa_cert": chain.certificate, "c2pa_key": chain.key}
     settings = ServeSettings(port=0, voices=tmp_path, mark="c2pa", **files)
     with running(settings, backend.load) as server:
         signed = ask(server, response_format="wav", stream=False)

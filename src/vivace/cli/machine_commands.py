@@ -187,6 +187,18 @@ def add_verify(commands: Commands) -> None:
     options.add_machine(verify)
 
 
+def add_detect(commands: Commands) -> None:
+    summary = "report whether audio files are marked as AI-generated"
+    detect = add_command(commands, "detect", summary, "FILE [FILE ...] [--json]")
+    detect.description = (
+        "Look for metadata, a watermark and a signed manifest. Exit code 0: every file is marked "
+        "as AI-generated; 1: a file has no mark; 2: a file cannot be read. The watermark and the "
+        f"manifest need {install_command('mark')}."
+    )
+    detect.add_argument("files", metavar="FILE", nargs="+", help="audio file")
+    add_option(detect, "--json", None, "print one JSON object for each file")
+
+
 def add_doctor(commands: Commands) -> None:
     summary = "check this machine and propose fixes; or check a server"
     doctor = add_command(

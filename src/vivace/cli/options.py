@@ -129,6 +129,8 @@ def add_transcript(parser: argparse._ActionsContainer) -> None:
 
 def add_enrolment(parser: argparse._ActionsContainer) -> None:
     add_option(parser, "--licence", "TEXT", "licence note stored with the voice")
+    text = "who agreed to the use of the recording, stored with the voice"
+    add_option(parser, "--consent", "TEXT", text)
     add_option(parser, "--replace", None, "overwrite a saved voice with the same name")
     add_option(
         parser,

@@ -72,6 +72,7 @@ def build_parser() -> tuple[argparse.ArgumentParser, list[str]]:
     machine_commands.add_quantize(commands)
     machine_commands.add_export(commands)
     machine_commands.add_verify(commands)
+    machine_commands.add_detect(commands)
     machine_commands.add_doctor(commands)
     return parser, list(commands.choices)
 

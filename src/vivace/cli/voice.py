@@ -20,7 +20,7 @@ from vivace.voices.library import SUFFIX, VoiceLibrary
 from vivace.voices.voice import NAME_PATTERN, Voice
 
 UNNAMED = "cloned"
-COLUMNS = ("name", "reference", "width", "language", "created", "licence")
+COLUMNS = ("name", "reference", "width", "language", "created", "licence", "consent")
 
 
 def add_voice(arguments: argparse.Namespace) -> None:
@@ -41,7 +41,11 @@ def add_voice(arguments: argparse.Namespace) -> None:
 
 def enrolment_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Options of `TTS.clone` from the command line."""
-    return {"licence": arguments.licence, "append_silence": arguments.append_silence}
+    return {
+        "licence": arguments.licence,
+        "consent": arguments.consent,
+        "append_silence": arguments.append_silence,
+    }
 
 
 def list_voices(arguments: argparse.Namespace) -> None:
@@ -76,6 +80,7 @@ def _facts(voice: Voice) -> dict[str, Any]:
         "transcript": voice.ref_text,
         "language": voice.language,
         "licence": voice.licence,
+        "consent": voice.consent,
         "created": voice.created,
         "source_sha256": voice.source_sha256,
     }

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from vivace.audio.file_mark import FileMark, FileSigner, Provenance, VoiceKind
-from vivace.errors import RequestError
 from vivace.mark.levels import DEFAULT_MARK, MarkLevels
 
 if TYPE_CHECKING:
@@ -101,12 +99,9 @@ NO_MARKING = Marking(has_metadata=False)
 
 
 def _load_watermark() -> SampleWatermark:
-    try:
-        module = import_module("vivace.mark.watermark")  # imports torch
-    except ImportError as error:
-        raise RequestError(f"mark: this version has no watermark ({error})") from error
-    watermark: SampleWatermark = module.Watermark.load()
-    return watermark
+    from vivace.mark.watermark import Watermark  # imports torch
+
+    return Watermark.load()
 
 
 def _load_signer(

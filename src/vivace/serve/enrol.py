@@ -71,7 +71,10 @@ class VoiceRequest(ClientInput):
     )
     language: str | None = None
     model: str | None = None
-    consent: str | None = Field(None, description="Stored with the voice.")
+    consent: str | None = Field(
+        None, description="Who agreed to the use of the recording. Stored with the voice."
+    )
+    licence: str | None = Field(None, description="Of the recording. Stored with the voice.")
 
     @field_validator("name")
     @classmethod
@@ -215,7 +218,8 @@ def _enrol(model: ServedModel, audio: Any, wanted: VoiceRequest, transcript: str
             transcript,
             name=wanted.name,
             language=wanted.language,
-            licence=(wanted.consent or "")[:MAX_NOTE] or None,
+            licence=(wanted.licence or "")[:MAX_NOTE] or None,
+            consent=(wanted.consent or "")[:MAX_NOTE] or None,
         )
     except AudioError as error:
         raise RefusedError(str(error), param="audio_sample", code="invalid_audio") from error

@@ -76,6 +76,8 @@ class ListedVoice:
     language: str | None = None
     created: int = 0  # seconds since 1970
     prompt: str | None = None  # the description of a designed voice
+    licence: str | None = None  # of the recording
+    consent: str | None = None  # who agreed to the use of the recording
 
     @property
     def description(self) -> str | None:
@@ -96,6 +98,8 @@ class ListedVoice:
             "created_at": self.created,
             "prompt": self.prompt,
             "description": self.description,
+            "licence": self.licence,
+            "consent": self.consent,
         }
 
 
@@ -184,7 +188,10 @@ class Voices:
         """A clone of a recording, or of a designed voice if a description is stored beside it."""
         kind, prompt = ("prompt", description.prompt) if description else ("audio_sample", None)
         created = _created(self.library.folder / f"{voice.name}{SUFFIX}")
-        return ListedVoice(voice.name, kind, self.card.name, voice.language, created, prompt)
+        notes = {"licence": voice.licence, "consent": voice.consent}
+        return ListedVoice(
+            voice.name, kind, self.card.name, voice.language, created, prompt, **notes
+        )
 
     def _first_clone(self) -> Voice | None:
         return next(self._clones(), None)

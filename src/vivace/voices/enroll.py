@@ -31,6 +31,7 @@ def enroll(
     transcript: str | None = None,
     language: str | None = None,
     licence: str | None = None,
+    consent: str | None = None,
     append_silence: bool = True,
 ) -> Voice:
     """Create a voice from one recording. `transcript` must contain every word of it.
@@ -54,6 +55,7 @@ def enroll(
         language=language,
         source_sha256=recording.sha256,
         licence=licence,
+        consent=consent,
         created=date.today().isoformat(),
     )
 

@@ -31,8 +31,10 @@ MAX_FILE_BYTES = 2**20
 MAX_HEADER_BYTES = 2**16
 MAX_REF_TEXT = 4_000  # characters; 30 seconds of speech have about 1,000
 MAX_SPEAKER_VALUE = 10_000.0  # far above any encoder's; larger values overflow in the model
-MAX_NOTE = 200  # characters of language and licence
-TEXT_FIELDS = ("name", "language", "ref_text", "source_sha256", "licence", "created", "family")
+MAX_NOTE = 200  # characters of language, licence and consent
+TEXT_FIELDS = (
+    *("name", "language", "ref_text", "source_sha256", "licence", "consent", "created", "family"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -46,6 +48,7 @@ class Voice:
     language: str | None = None  # of the recording, a note
     source_sha256: str | None = None  # digest of the reference audio
     licence: str | None = None  # of the recording, a note
+    consent: str | None = None  # who agreed to the use of the recording, a note
     created: str | None = None  # a date, such as 2026-01-31
     family: str = FAMILY  # the model family that speaks with it
 
@@ -59,6 +62,7 @@ class Voice:
         _check_text("ref_text", self.ref_text, MAX_REF_TEXT)
         _check_text("language", self.language, MAX_NOTE)
         _check_text("licence", self.licence, MAX_NOTE)
+        _check_text("consent", self.consent, MAX_NOTE)
         _check_digest(self.source_sha256)
         _check_date(self.created)
         if self.family != FAMILY:

@@ -50,6 +50,7 @@ class RemoteTTS(TTS):
         name: str = "cloned",
         language: str | None = None,
         licence: str | None = None,
+        consent: str | None = None,
         append_silence: bool = True,
     ) -> Voice:
         self.loaded.writer.require("base", "clone a voice")
@@ -59,6 +60,7 @@ class RemoteTTS(TTS):
             "transcript": transcript,
             "language": None if language is None else language_name(language),
             "licence": licence,
+            "consent": consent,
             "append_silence": append_silence,
         }
         return self.loaded.enroll(recording, options)

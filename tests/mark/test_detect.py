@@ -1,0 +1,124 @@
+"""`vivace detect`: every format, foreign and broken files, exit codes."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.support.c2pa_chain import write_chain
+from vivace.audio.clip import encode
+from vivace.audio.file_mark import FileMark, Provenance
+from vivace.audio.m4b import write_m4b
+from vivace.audio.writer import write_audio
+from vivace.cli.main import main
+from vivace.errors import AudioError
+from vivace.mark.detect import Detector, describe_tags
+from vivace.mark.marking import Marking
+from vivace.mark.read_tags import read_tags
+
+RATE = 24_000
+MARK = FileMark(Provenance(model="Qwen/Tést", voices=("preset", "cloned")))
+FORMATS = ("wav", "mp3", "flac", "ogg", "opus")
+
+
+def tone() -> NDArray[np.float32]:
+    return (0.3 * np.sin(np.arange(RATE) / 9)).astype(np.float32)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_metadata_of_every_format_is_found(format: str, tmp_path: Path) -> None:
+    path = write_audio(tmp_path / f"a.{format}", tone(), RATE, mark=MARK)
+    found = Detector().detect(str(path))
+    assert found.is_marked
+    assert found.metadata is not None
+    assert found.metadata["model"] == "Qwen/Tést"
+    assert found.metadata["voice"] == "preset, cloned"
+    assert found.metadata["digital_source_type"] == "trainedAlgorithmicMedia"
+
+
+def test_metadata_of_m4b_is_found() -> None:
+    file = io.BytesIO()
+    write_m4b(file, [tone()], RATE, marks=[], tags=MARK.tags)
+    found = describe_tags(read_tags(file.getvalue()))
+    assert found is not None
+    assert found["voice"] == "preset, cloned"
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_unmarked_file_has_no_mark(format: str, tmp_path: Path) -> None:
+    path = write_audio(tmp_path / f"a.{format}", tone(), RATE)
+    found = Detector().detect(str(path))
+    assert not found.is_marked
+    assert (found.metadata, found.watermark, found.manifest) == (None, None, None)
+
+
+def test_source_type_of_another_tool_is_found() -> None:
+    url = "http://cv.iptc.org/newscodes/digitalsourcetype/compositeWithTrainedAlgorithmicMedia"
+    assert describe_tags({"xmp": f'DigitalSourceType="{url}"', "software": "Other 1"}) == {
+        "tool": "Other 1",
+        "digital_source_type": "compositeWithTrainedAlgorithmicMedia",
+    }
+    assert describe_tags({"comment": "a song about AI-generated speech"}) is None
+
+
+def test_manifest_is_found_and_a_changed_file_is_reported(tmp_path: Path) -> None:
+    pytest.importorskip("c2pa")
+    chain = write_chain(tmp_path)
+    marking = Marking.load("c2pa", certificate=chain.certificate, key=chain.key)
+    path = write_audio(tmp_path / "a.wav", tone(), RATE, mark=marking.file_mark("m", "preset"))
+    found = Detector().detect(str(path)).manifest
+    assert found is not None
+    assert (found["state"], found["signer"]) == ("Valid", "Vivace test signer")
+    assert found["source_type"] == "trainedAlgorithmicMedia"
+    content = bytearray(path.read_bytes())
+    content[2_000] ^= 1
+    path.write_bytes(content)
+    changed = Detector().detect(str(path)).manifest
+    assert changed is not None
+    assert changed["state"] == "Invalid"
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_broken_tags_never_raise(format: str) -> None:
+    content = encode(tone()[:480], RATE, format, MARK)
+    for length in range(0, min(len(content), 1_500), 7):
+        read_tags(content[:length])
+    draw = np.random.default_rng(1)
+    for _ in range(100):
+        damaged = bytearray(content)
+        for place in draw.integers(0, min(len(content), 1_500), 8):
+            damaged[place] = draw.integers(256)
+        read_tags(bytes(damaged))
+
+
+BROKEN = (b"", b"text", b"RIFF\0\0\0\0WAVE", b"ID3\4\0\0\x7f\x7f\x7f\x7f")
+
+
+@pytest.mark.parametrize("content", BROKEN)
+def test_foreign_and_broken_files_raise_audio_error(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a.wav"
+    path.write_bytes(content)
+    with pytest.raises(AudioError, match=r"a\.wav"):
+        Detector().detect(str(path))
+
+
+def test_command_prints_json_and_returns_the_worst_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    marked = str(write_audio(tmp_path / "a.wav", tone(), RATE, mark=MARK))
+    plain = str(write_audio(tmp_path / "b.wav", tone(), RATE))
+    assert main(["detect", marked, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["is_marked"] is True
+    assert report["metadata"]["model"] == "Qwen/Tést"
+    assert main(["detect", marked, plain]) == 1
+    assert "no mark was found" in capsys.readouterr().out
+    assert main(["detect", str(tmp_path / "missing.wav"), plain]) == 2
+    output = capsys.readouterr()
+    assert "missing.wav" in output.err
+    assert "no mark was found" in output.out

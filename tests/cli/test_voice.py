@@ -161,16 +161,17 @@ def test_unwritable_library_is_one_line_error(
 
 
 def test_voice_list_prints_table(capsys: Captured) -> None:
-    keep("ada", language="english", created="2026-01-31", licence="CC0-1.0")
+    notes = {"licence": "CC0-1.0", "consent": "Ada agreed"}
+    keep("ada", language="english", created="2026-01-31", **notes)
     keep("bob", ref_text="Words.", ref_codes=np.zeros((25, 16), np.int64))
     assert run("voice", "list") == 0
     output = capsys.readouterr()
     assert output.err == ""
     rows = [re.split(r"  +", line) for line in output.out.splitlines()]
     assert rows == [
-        ["name", "reference", "width", "language", "created", "licence"],
-        ["ada", "speaker vector only", "32", "english", "2026-01-31", "CC0-1.0"],
-        ["bob", "2.0 s in context", "32", "-", "-", "-"],
+        ["name", "reference", "width", "language", "created", "licence", "consent"],
+        ["ada", "speaker vector only", "32", "english", "2026-01-31", "CC0-1.0", "Ada agreed"],
+        ["bob", "2.0 s in context", "32", "-", "-", "-", "-"],
     ]
 
 

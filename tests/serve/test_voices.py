@@ -86,6 +86,7 @@ def test_cloned_voice_is_listed_spoken_and_deleted(client: httpx.Client) -> None
     )
     assert "my-voice" in ids(client)
     listed = client.get("/v1/audio/voices/my-voice").json()
+    assert (listed["consent"], listed["licence"]) == ("cons_1", None)
     for shown in (made.json(), listed):
         assert abs(shown["created_at"] - time.time()) < 3_600  # seconds, not days
     assert "my-voice" in ids(client, model="Org/tiny/base")

@@ -37,6 +37,7 @@ def make_voice(**changes: Any) -> Voice:
         "language": "german",
         "source_sha256": "0123456789abcdef" * 4,
         "licence": "CC0-1.0",
+        "consent": "Ada agreed on 2026-01-30",
         "created": "2026-01-31",
     }
     return Voice(**(fields | changes))
@@ -63,7 +64,7 @@ def test_saved_voice_is_loaded_unchanged(tmp_path: Path) -> None:
         assert loaded.speaker.dtype == np.float32
         assert loaded.ref_codes is not None
         assert loaded.ref_codes.dtype == np.int64
-        for field in ("name", "ref_text", "language", "source_sha256", "licence", "created"):
+        for field in ("name", "ref_text", "language", "source_sha256", "licence", "consent"):
             assert getattr(loaded, field) == getattr(voice, field)
 
 

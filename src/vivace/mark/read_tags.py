@@ -39,7 +39,7 @@ def read_tags(content: bytes) -> dict[str, str]:
     try:
         for name, value in pairs:
             tags.setdefault(name.lower(), value.strip("\0 "))
-    except (struct.error, IndexError):  # truncated: the tags before are kept
+    except (struct.error, IndexError, ValueError):  # truncated: the tags before are kept
         pass
     return tags
 

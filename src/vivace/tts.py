@@ -68,9 +68,8 @@ class TTS:
         *,
         marking: Marking = NO_MARKING,
     ) -> None:
-        self.checkpoint = loaded.checkpoint
+        self.loaded, self.checkpoint = loaded, loaded.checkpoint
         self.lexicon = lexicon
-        self.loaded = loaded
         self.synthesizer = Synthesizer(loaded, lexicon, marking)  # speaks with an options object
 
     @classmethod
@@ -127,8 +126,7 @@ class TTS:
                 respellings, or a `Lexicon` (docs/text.md).
             adapter: A file of `vivace finetune` to merge into the weights of its base. Its speakers
                 become presets, the first one the default voice (docs/finetuning.md).
-            mark: How all speech is marked as AI-generated: `metadata` in files, `watermark`,
-                `c2pa`, `watermark,c2pa`, `none`, or a `Marking` (docs/responsible-use.md).
+            mark: How all speech is marked as AI-generated (docs/responsible-use.md).
         """
         marking = mark if isinstance(mark, Marking) else Marking.load(mark)
         words = None if lexicon is None else Lexicon.of(lexicon)

@@ -6,7 +6,6 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import BinaryIO, Literal, Protocol
-from urllib.parse import quote
 
 from vivace._version import __version__
 from vivace.audio.tags import XMP, Tags, xmp_packet
@@ -58,6 +57,8 @@ class Provenance:
     @property
     def header(self) -> str:
         """The comment as an ASCII header value. Values are percent-encoded where necessary."""
+        from urllib.parse import quote  # only servers need it
+
         fields = {**self.fields, "digital source type": SOURCE_TYPE.rpartition("/")[2]}
         facts = (
             f"{name.replace(' ', '-')}={quote(value, safe=' /,+:@')}"

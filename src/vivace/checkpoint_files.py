@@ -12,9 +12,10 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,11 @@ from vivace.errors import CheckpointError
 
 MAX_BYTES = 16 << 20  # the largest released file, vocab.json, has 2.8 MB
 MADV_DONTNEED = 4  # of Linux
+MAPPING = re.compile(  # a private mapping of a file in /proc/self/smaps, without written pages
+    r"^(?P<start>[0-9a-f]+)-(?P<end>[0-9a-f]+) \S{3}p \S+ \S+ \S+ +(?P<name>/[^\n]*)\n"
+    r"(?:[A-Z][^\n]*\n)*?Anonymous: +0 kB\n(?:[A-Z][^\n]*\n)*?Swap: +0 kB$",
+    re.MULTILINE,
+)
 MAX_DIGITS = 100  # of an integer; smaller invalid integers are reported with their field
 
 
@@ -86,28 +92,34 @@ def package_file(package: str, name: str) -> Path:
     return Path(spec.origin).parent / name
 
 
-def release_pages(path: Path) -> None:
-    """Free the resident pages of a memory-mapped file. The next access reads them again.
+def release_pages(paths: Iterable[Path]) -> None:
+    """Free the resident pages of memory-mapped files. The next access reads them again.
 
-    Loading checks every tensor, including those that speech does not use. Linux only.
+    Loading checks every tensor, including those that speech does not use. A mapping with pages
+    that were written to is left as it is. Linux only.
     """
-    for start, end in _mappings(path):
-        madvise = ctypes.CDLL(None).madvise
+    madvise = None
+    for start, end in _clean_mappings({os.path.realpath(path) for path in paths}):
+        madvise = madvise or ctypes.CDLL(None).madvise
         madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), MADV_DONTNEED)
 
 
-def _mappings(path: Path) -> Iterator[tuple[int, int]]:
-    """Address ranges of the private mappings of a file in this process."""
-    name = os.path.realpath(path)
+def _clean_mappings(names: set[str]) -> Iterator[tuple[int, int]]:
+    """Address ranges of the private mappings of files that hold no written page."""
+    maps = _read_process("maps")
+    if not any(name in maps for name in names):
+        return  # smaps takes 20 times as long to read
+    for found in MAPPING.finditer(_read_process("smaps")):
+        if found["name"] in names:
+            yield int(found["start"], 16), int(found["end"], 16)
+
+
+def _read_process(name: str) -> str:
+    """A file of /proc/self; empty on other systems than Linux."""
     try:
-        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+        return Path("/proc/self", name).read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return
-    for line in maps.splitlines():
-        fields = line.split(maxsplit=5)
-        if len(fields) == 6 and fields[5] == name and fields[1].endswith("p"):
-            start, _, end = fields[0].partition("-")
-            yield int(start, 16), int(end, 16)
+        return ""
 
 
 def _read_bytes(path: Path) -> bytes:

@@ -133,6 +133,23 @@ def test_cpu_models_measures_all_weights(run: Run, tiny_folder: Path, tmp_path: 
     assert all(row["model_ms_per_frame"] > 0 and row["codec_ms_per_frame"] > 0 for row in rows)
 
 
+def test_cpu_calls_measures_memory_and_whole_calls(
+    run: Run, tiny_folder: Path, tmp_path: Path
+) -> None:
+    if sys.platform != "linux":
+        pytest.skip("reads /proc")
+    path = tmp_path / "calls.json"
+    arguments = ("--weights", "int8", "--batches", 1, 2, "--frames", 3, "--repeats", 1)
+    paths = ("--out", tmp_path / "out", "--json", path)
+    run("cpu_calls.py", tiny_folder / "custom_voice", *arguments, *paths)
+    [row] = read(path)["results"]
+    assert row["quantize"]["peak_gb"] > 0
+    assert [call["batch"] for call in row["calls"]] == [1, 2]
+    assert all(call["times_real_time"] > 0 for call in row["calls"])
+    for memory in row["memory_gb"].values():
+        assert memory["peak"] >= memory["resident"] > memory["anonymous"] > 0
+
+
 def test_gpu_script_runs_one_stage(tmp_path: Path) -> None:
     command = ["bash", str(FOLDER / "gpu.sh")]
     environment = {**os.environ, "OUT": str(FOLDER / "results")}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from torch import Tensor
 from tests.support.tiny import TINY_NAMES
 from vivace import TTS
 from vivace.checkpoint import Checkpoint
-from vivace.checkpoint_files import _mappings
 from vivace.errors import CheckpointError, RequestError
 from vivace.model.config import IntWeights
 from vivace.model.quantized import dequantize
@@ -99,15 +97,6 @@ def test_joined_matrices_have_the_rows_of_their_parts(tiny_folder: Path, folder:
     joined = dequantize(dict(quantized_layers(model))[f"{attention}.qkv_proj"].linear)
     parts = [plain[f"{attention}.{part}_proj.weight"].float() for part in "qkv"]
     assert float((joined - torch.cat(parts)).norm() / joined.norm()) < 0.15
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_loaded_tensors_stay_in_the_mapped_file(folder: Path) -> None:
-    model = Checkpoint.open(folder).load_model(CPU, torch.float32)
-    ranges = list(_mappings(folder / MODEL))
-    for name, tensor in model.state_dict().items():
-        address = tensor.data_ptr()
-        assert any(start <= address < end for start, end in ranges), name
 
 
 def edit(folder: Path, change: Change) -> None:

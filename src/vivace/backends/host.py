@@ -74,6 +74,7 @@ class TorchDecoder:
     kernels = "PyTorch"
 
     def __init__(self, codec: Codec) -> None:
+        codec.fold()
         self._codec = codec
 
     def new_state(self) -> Any:

@@ -130,23 +130,30 @@ class Checkpoint:
         return model
 
     def release_pages(self) -> None:
-        """Free memory of a quantized file after a backend has copied or packed its weights.
+        """Free the pages of mapped weights, after a backend has copied or packed its weights.
 
-        Nothing may have written to the loaded tensors. Other checkpoints are left as they are.
+        Pages that are used are mapped again, without the tensors that speech does not need: those
+        of the codec, if the backend has packed its decoder, and most rows of the embeddings.
         """
-        if self.config.quantization_config is not None:
-            for path in shard_paths(self.folder):
-                release_pages(path)
+        release_pages([*shard_paths(self.folder), *shard_paths(self.folder / CODEC)])
 
     def load_codec(self, device: torch.device) -> Codec:
-        """Always float32: its exponentials and codebooks need the precision."""
-        return _load_codec(self.codec_config, self.folder / CODEC, device)
+        """Always float32: its exponentials and codebooks need the precision.
+
+        On a CPU the tensors stay in the mapped file. A backend that decodes in PyTorch folds them.
+        """
+        codec = _load_codec(self.codec_config, self.folder / CODEC, device)
+        if device.type != "cpu":
+            codec.fold()
+        return codec
 
 
 def load_codec(folder: Path, device: torch.device) -> Codec:
     """Load the codec of a codec folder or of a checkpoint folder."""
     folder = codec_folder(folder)
-    return _load_codec(load_codec_config(folder / "config.json"), folder, device)
+    codec = _load_codec(load_codec_config(folder / "config.json"), folder, device)
+    codec.fold()
+    return codec
 
 
 def _load_codec(config: CodecConfig, folder: Path, device: torch.device) -> Codec:
@@ -155,9 +162,7 @@ def _load_codec(config: CodecConfig, folder: Path, device: torch.device) -> Code
     from vivace.checkpoint.tensors import load_module
     from vivace.model.codec import Codec
 
-    codec = load_module(Codec, check_codec, config, folder, device, torch.float32)
-    codec.fold()
-    return codec
+    return load_module(Codec, check_codec, config, folder, device, torch.float32)
 
 
 def read_sampling(path: Path) -> SamplingParams:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from vivace.checkpoint.tensors import (
+    PageLimit,
     build_on_meta,
     compare_names,
     load_module,
@@ -87,9 +88,10 @@ def open_quantized(
         wanted = build_on_meta(Qwen3TTS, config, path).state_dict()
         model = build_on_meta(partial(build_quantized, weights=weights), config, path)
         compare_names(set(wanted), needed_names(model, sources), folder)
+        limit = PageLimit(folder)
 
         def read(name: str) -> Tensor:
-            return read_tensor(sources[name], name, wanted[name], None, folder)
+            return read_tensor(sources[name], name, wanted[name], None, folder, on_read=limit)
 
         try:
             yield model, quantize_tensors(model, read)
@@ -120,8 +122,7 @@ def _load_stored(config: ModelConfig, folder: Path, weights: IntWeights) -> Qwen
         check_values(model)
     except ValueError as error:
         raise CheckpointError(f"{folder}: {error}") from error
-    for path in shard_paths(folder):
-        release_pages(path)
+    release_pages(shard_paths(folder))
     return model
 
 

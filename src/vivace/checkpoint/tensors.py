@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from vivace.checkpoint_files import truncated_tensor
+from vivace.checkpoint_files import release_pages, truncated_tensor
 from vivace.errors import CheckpointError
 from vivace.hub import shard_paths
 from vivace.model.dimensions import TensorShapes
@@ -21,9 +21,31 @@ from vivace.model.upload import NUM_THREADS, uploader
 SPEAKER_ENCODER = "speaker_encoder."  # prefix of the speaker encoder's tensors
 PICKLES = ("pytorch_model.bin", "model.pt", "model.pth", "model.bin")
 MAX_LISTED = 5  # names in one error message
+CHECKED_AT_ONCE = 1 << 22  # numbers
+MAX_MAPPED_BYTES = 128 << 20  # of a file that is read
+
+OnRead = Callable[[int], None]  # called with the number of bytes
 
 C = TypeVar("C")
 M = TypeVar("M", bound=nn.Module)
+
+
+def _ignore(num_bytes: int) -> None:
+    pass
+
+
+class PageLimit:
+    """Frees pages of the mapped files of a folder whenever so many bytes were read."""
+
+    def __init__(self, folder: Path) -> None:
+        self._paths = tuple(shard_paths(folder))
+        self._num_bytes = 0
+
+    def __call__(self, num_bytes: int) -> None:
+        self._num_bytes += num_bytes
+        if self._num_bytes >= MAX_MAPPED_BYTES:
+            release_pages(self._paths)
+            self._num_bytes = 0
 
 
 def load_module(
@@ -54,12 +76,14 @@ def fill(
     """Load every parameter and stored buffer of a module on the meta device."""
     wanted, upload = module.state_dict(), uploader(device)
     compare_names(set(wanted), needed_names(module, sources), folder)
+    is_gpu = device.type == "cuda"
+    on_read = _ignore if is_gpu else PageLimit(folder)
 
     def read(name: str) -> Tensor:
         like = wanted[name]
-        return read_tensor(sources[name], name, like, dtype or like.dtype, folder, upload)
+        return read_tensor(sources[name], name, like, dtype or like.dtype, folder, upload, on_read)
 
-    if device.type == "cuda":
+    if is_gpu:
         with ThreadPoolExecutor(NUM_THREADS) as pool:
             tensors = list(pool.map(read, wanted))
     else:
@@ -143,6 +167,7 @@ def read_tensor(
     dtype: torch.dtype | None,  # None: as in the file
     folder: Path,
     upload: Callable[[Tensor], Tensor] = lambda tensor: tensor,  # copies it to its device
+    on_read: OnRead = _ignore,
 ) -> Tensor:
     tensor: Tensor = source.get_tensor(name)
     if tensor.shape != like.shape:
@@ -161,6 +186,16 @@ def read_tensor(
         )
     tensor = upload(tensor)
     tensor = tensor if dtype is None else tensor.to(dtype)
-    if not torch.isfinite(tensor.sum(dtype=torch.float32)):
+    if not _is_finite(tensor, on_read):
         raise CheckpointError(f"{folder}: {name} contains non-finite values")
     return tensor
+
+
+def _is_finite(tensor: Tensor, on_read: OnRead) -> bool:
+    """On a CPU in parts: PyTorch sums half precision there through a copy in float32."""
+    flat = tensor.view(-1)
+    for part in flat.split(CHECKED_AT_ONCE) if flat.is_cpu else (flat,):
+        if not torch.isfinite(part.sum(dtype=torch.float32)):
+            return False
+        on_read(part.nbytes)
+    return True

@@ -190,9 +190,7 @@ class _CodecBuilder:
     def _snake(self, x: str, module: SnakeBeta) -> str:
         """x + sin²(x·e^α) / e^β, with the square of the sine as a polynomial."""
         graph = self.graph
-        frequency, inverse_gain = module.frequency, module.inverse_gain
-        assert frequency is not None  # the codec is folded
-        assert inverse_gain is not None
+        frequency, inverse_gain = module.exponentials()
         turns = graph.op("Mul", x, graph.weight(frequency / math.pi))
         rest = graph.op("Sub", turns, graph.op("Round", turns))  # from -0.5 to 0.5
         square = graph.op("Mul", rest, rest)

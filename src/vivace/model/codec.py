@@ -24,13 +24,18 @@ class Codec(nn.Module):
         self.config = config
         self.encoder = CodecEncoder(config.encoder_config)
         self.decoder = CodecDecoder(config.decoder_config)
+        self._is_folded = False
 
     @property
     def device(self) -> torch.device:
         return self.decoder.pre_conv.conv.weight.device
 
     def fold(self) -> None:
-        """Precompute values that depend only on the weights. Call once after loading."""
+        """Precompute values that depend only on the weights, after loading. Decoding in PyTorch
+        is then faster. The second call has no effect."""
+        if self._is_folded:
+            return
+        self._is_folded = True
         fuse(self)
         for module in self.decoder.modules():
             if isinstance(module, (SnakeBeta, DecoderCodebook)):

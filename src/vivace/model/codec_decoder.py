@@ -28,15 +28,16 @@ class SnakeBeta(nn.Module):
 
     def fold(self) -> None:
         """Compute the exponentials once, in float32."""
-        frequency, inverse_gain = self._exponentials()
+        frequency, inverse_gain = self.exponentials()
         self.frequency, self.inverse_gain = frequency.detach(), inverse_gain.detach()
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.frequency is None:
-            return ops.snake_beta(x, *self._exponentials())
-        return ops.snake_beta(x, self.frequency, self.inverse_gain)
+        return ops.snake_beta(x, *self.exponentials())
 
-    def _exponentials(self) -> tuple[Tensor, Tensor]:
+    def exponentials(self) -> tuple[Tensor, Tensor]:
+        """Frequency and inverse gain: [channels, 1] each."""
+        if self.frequency is not None:
+            return self.frequency, self.inverse_gain
         frequency, gain = self.alpha.exp()[:, None], self.beta.exp()[:, None]
         return frequency, 1.0 / (gain + 1e-9)
 

@@ -129,10 +129,13 @@ class Attention(Layer):
         """Queries, keys and values: [B, T, (heads + 2 kv_heads) * head_dim]."""
         if self.qkv_proj is not None:
             return self.qkv_proj(x)
-        weight = self.qkv_weight
-        if weight is None:
-            weight = torch.cat((self.q_proj.weight, self.k_proj.weight, self.v_proj.weight))
-        return F.linear(x, weight)
+        return F.linear(x, self.joined_weight())
+
+    def joined_weight(self) -> Tensor:
+        """The weight of queries, keys and values; a copy unless the layer is fused."""
+        if self.qkv_weight is not None:
+            return self.qkv_weight
+        return torch.cat((self.q_proj.weight, self.k_proj.weight, self.v_proj.weight))
 
     def _qk_scale(self) -> Tensor:
         """The norm's weight of every query and key head: [heads + kv_heads, 1, head_dim]."""
@@ -166,10 +169,13 @@ class GatedMlp(Layer):
         """Gate and up: [B, T, 2 * intermediate_size]."""
         if self.gate_up_proj is not None:
             return self.gate_up_proj(x)
-        weight = self.gate_up_weight
-        if weight is None:
-            weight = torch.cat((self.gate_proj.weight, self.up_proj.weight))
-        return F.linear(x, weight)
+        return F.linear(x, self.joined_weight())
+
+    def joined_weight(self) -> Tensor:
+        """The weight of gate and up; a copy unless the layer is fused."""
+        if self.gate_up_weight is not None:
+            return self.gate_up_weight
+        return torch.cat((self.gate_proj.weight, self.up_proj.weight))
 
 
 def _join(*layers: Linear) -> Tensor:

@@ -20,7 +20,6 @@ from vivace.backends.cpu.binding import instructions
 from vivace.backends.cpu.build import find_refusal, load_library
 from vivace.backends.cpu.codec import NativeCodecDecoder
 from vivace.backends.cpu.native_model import NativeModel, NativeSlot, find_unfit, slot_spec
-from vivace.backends.cpu.page_out import page_out
 from vivace.backends.cpu.tensors import ModelTensors
 from vivace.backends.host import HostBackend, HostSlot, TorchDecoder
 from vivace.backends.slots import frame_limit
@@ -170,12 +169,10 @@ class CpuBackend(HostBackend[CpuSlot]):
 def _pack_codec(codec: Codec, num_threads: int) -> NativeCodecDecoder | TorchDecoder:
     """The decoder in C++, or in PyTorch where C++ cannot decode."""
     try:
-        decoder = NativeCodecDecoder(codec.decoder, load_library(), num_threads)
+        return NativeCodecDecoder(codec.decoder, load_library(), num_threads)
     except BackendUnavailableError as error:
         log.warning("PyTorch decodes the audio: %s", error)
         return TorchDecoder(codec)
-    page_out(codec)
-    return decoder
 
 
 def device_refusal(device: torch.device) -> str | None:

@@ -1,0 +1,200 @@
+"""Whole calls on this CPU as a user sees them: memory, load time, first audio and speed.
+
+    python benchmarks/cpu_calls.py 0.6B-CustomVoice --out build/cpu_calls --threads 2 \
+        --json benchmarks/results/cpu-calls-0.6B-arm.json
+
+A released shape is written to OUT with random weights, so times and memory are real and the audio
+is not. `quantize_checkpoint` and every kind of weights run in a process of their own. `speak` runs
+model and codec together; with a batch, the time is that of all texts. Memory is that of the whole
+process: `anonymous` is its own, `file` is mapped and shared with other processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from released import RELEASED_MODELS
+from shapes import write_checkpoint
+
+from vivace import TTS
+from vivace.checkpoint import Checkpoint
+from vivace.cli.bench.machine import machine
+from vivace.model.config import IntWeights
+from vivace.quantize import quantize_checkpoint
+
+FRAME_S = 0.08
+TEXT = "The meeting was moved to Thursday, because the room was not free on any other day."
+MEMORY = {"resident": "VmRSS", "peak": "VmHWM", "anonymous": "RssAnon", "file": "RssFile"}
+CPU = torch.device("cpu")
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    if arguments.child:
+        print(json.dumps(run_child(arguments)))
+        return
+    source = Path(arguments.shape)
+    if arguments.shape in RELEASED_MODELS:
+        source = arguments.out / arguments.shape
+        if not source.exists():
+            write_checkpoint(arguments.shape, source, CPU)
+    rows = []
+    for weights in arguments.weights:
+        folder = source
+        row: dict[str, Any] = {"weights": weights, "threads": arguments.threads}
+        if weights != "full":
+            folder = arguments.out / f"{source.name}-{weights}"
+            if not folder.exists():
+                row["quantize"] = start_child(arguments, "quantize", source, weights)
+        row |= start_child(arguments, "speak", folder, "full")
+        rows.append(row)
+        print(json.dumps(row), flush=True)
+    report = {
+        "benchmark": "cpu_calls",
+        "shape": source.name,
+        "frames": arguments.frames,
+        "machine": machine() | {"threads": arguments.threads},
+        "note": arguments.note,
+        "results": rows,
+    }
+    arguments.json.parent.mkdir(parents=True, exist_ok=True)
+    arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("shape", help="a released name such as 0.6B-CustomVoice, or a folder")
+    parser.add_argument("--out", type=Path, required=True, help="folder for written checkpoints")
+    choices = ["full", "int8", "int4"]
+    parser.add_argument("--weights", nargs="+", default=["int8", "int4"], choices=choices)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--frames", type=int, default=50, help="frames of every speech")
+    parser.add_argument("--repeats", type=int, default=3, help="the median is reported")
+    parser.add_argument("--note", default="", help="kept in the JSON, such as how quiet it was")
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--child", choices=["quantize", "speak"], help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def start_child(
+    arguments: argparse.Namespace, task: str, folder: Path, weights: str
+) -> dict[str, Any]:
+    names = ("threads", "frames", "repeats", "out", "json")
+    options = [text for name in names for text in (f"--{name}", str(getattr(arguments, name)))]
+    batches = map(str, arguments.batches)
+    command = [sys.executable, __file__, str(folder), "--child", task, "--weights", weights]
+    done = subprocess.run(
+        [*command, *options, "--batches", *batches], check=True, stdout=subprocess.PIPE, text=True
+    )
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def run_child(arguments: argparse.Namespace) -> dict[str, Any]:
+    folder = Path(arguments.shape)
+    [weights] = arguments.weights
+    if arguments.child == "quantize":
+        return measure_quantizing(folder, arguments.out / f"{folder.name}-{weights}", weights)
+    return measure_speech(folder, arguments)
+
+
+def measure_quantizing(folder: Path, out: Path, weights: IntWeights) -> dict[str, Any]:
+    began = time.perf_counter()
+    quantize_checkpoint(Checkpoint.open(folder), out, weights)
+    return {"seconds": round(time.perf_counter() - began, 1), "peak_gb": memory_gb()["peak"]}
+
+
+def measure_speech(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    imported = memory_gb()
+    began = time.perf_counter()
+    with TTS.load(folder, device="cpu", threads=arguments.threads) as tts:
+        load_s = time.perf_counter() - began
+        loaded = memory_gb()
+        speak(tts, 1, arguments.frames)
+        spoken = memory_gb()
+        calls = [measure_batch(tts, size, arguments) for size in arguments.batches]
+        return {
+            "backend": tts.engine.backend.name,
+            "facts": tts.engine.backend.facts(),
+            "load_s": round(load_s, 2),
+            "memory_gb": {
+                "imports": imported,
+                "loaded": loaded,
+                "one_call": spoken,
+                "all_batches": memory_gb(),
+            },
+            "first_audio_ms": round(1000 * median(first_audio_s, tts, arguments), 1),
+            "stream_times_real_time": round(
+                arguments.frames * FRAME_S / median(stream_s, tts, arguments), 3
+            ),
+            "calls": calls,
+        }
+
+
+def measure_batch(tts: TTS, size: int, arguments: argparse.Namespace) -> dict[str, Any]:
+    times = sorted(speak(tts, size, arguments.frames) for _ in range(arguments.repeats))
+    seconds = times[len(times) // 2]
+    audio_s = size * arguments.frames * FRAME_S
+    return {
+        "batch": size,
+        "seconds": [round(each, 3) for each in times],
+        "times_real_time": round(audio_s / seconds, 3),
+        "wall_per_audio": round(seconds / audio_s, 3),
+    }
+
+
+def speak(tts: TTS, size: int, num_frames: int) -> float:
+    """Seconds of one call that speaks a batch of texts with `num_frames` frames each."""
+    texts = [f"{number}. {TEXT}" for number in range(size)]
+    began = time.perf_counter()
+    found = tts.speak(texts if size > 1 else texts[0], **options(tts, num_frames))
+    seconds = time.perf_counter() - began
+    clips = found if isinstance(found, list) else [found]
+    assert {round(clip.duration_s / FRAME_S) for clip in clips} == {num_frames}
+    return seconds
+
+
+def first_audio_s(tts: TTS, num_frames: int) -> float:
+    began = time.perf_counter()
+    with tts.stream(TEXT, **options(tts, num_frames, chunk_frames=1)) as stream:
+        next(iter(stream))
+        return time.perf_counter() - began
+
+
+def stream_s(tts: TTS, num_frames: int) -> float:
+    began = time.perf_counter()
+    for _ in tts.stream(TEXT, **options(tts, num_frames)):
+        pass
+    return time.perf_counter() - began
+
+
+def median(measure: Any, tts: TTS, arguments: argparse.Namespace) -> float:
+    times = sorted(measure(tts, arguments.frames) for _ in range(arguments.repeats))
+    return float(times[len(times) // 2])
+
+
+def options(tts: TTS, num_frames: int, **more: Any) -> dict[str, Any]:
+    voice = tts.speakers[0] if tts.speakers else None
+    frames = {"min_frames": num_frames, "max_frames": num_frames, "guard": False, "trim": False}
+    return {"voice": voice, "seed": 1, **frames, **more}
+
+
+def memory_gb() -> dict[str, float]:
+    """Of this process, in 10⁹ bytes. `peak` is since its start. Linux only."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    fields = dict(line.split(":", 1) for line in lines)
+    return {
+        name: round(int(fields[field].split()[0]) * 1024 / 1e9, 3) for name, field in MEMORY.items()
+    }
+
+
+if __name__ == "__main__":
+    main()

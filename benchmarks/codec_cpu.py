@@ -25,7 +25,7 @@ from shapes import load_configs, random_module
 from vivace import TTS
 from vivace.backends.cpu.build import load_library
 from vivace.backends.cpu.codec import KERNELS, NativeCodecDecoder
-from vivace.checkpoint import EMBEDDED, Checkpoint
+from vivace.checkpoint import EMBEDDED, load_codec
 from vivace.cli.bench.machine import machine
 from vivace.errors import BackendUnavailableError
 from vivace.model.codec import Codec
@@ -86,7 +86,7 @@ def embedded() -> tuple[Codec, NDArray[np.int64]]:
     with TTS.load(device="cpu") as tts:
         parts = [chunk.codes for chunk in tts.stream(TEXT, seed=1)]
     codes = np.concatenate([part for part in parts if part is not None])
-    return Checkpoint.open(EMBEDDED).load_codec(CPU), codes
+    return load_codec(EMBEDDED, CPU), codes
 
 
 SHAPES = {"released": released, "embedded": embedded}

@@ -46,7 +46,7 @@ with TTS.load(sys.argv[1], device="cpu", threads=2) as tts:
 print(json.dumps(found))
 """
 # Decimal. The largest part beside the weights is the codec, which the C++ decoder packs.
-LIMITS_GB = {"int8": 1.5, "int4": 1.25}
+LIMITS_GB = {"int8": 1.5, "int4": 1.3}
 PEAK_GB = 1.6  # while the codec is packed
 SMALL = 4096  # bytes; scalars and rotary tables that a module computes may be smaller
 

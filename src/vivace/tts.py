@@ -115,8 +115,9 @@ class TTS:
             max_queue: Requests that may wait for a slot.
             profile: Frames per turn while no stream waits for its first audio: `latency`,
                 `balanced` or `throughput`.
-            codec_precision: On an NVIDIA GPU. `split` emulates float32; `half` rounds inputs to
+            codec_precision: On an NVIDIA GPU, `split` emulates float32; `half` rounds inputs to
                 float16 and is up to four times as fast. `auto` is `half` for a bfloat16 model.
+                On a CPU see docs/cpu.md.
             revision: Branch, tag or commit of a hub id.
             cache_dir: Folder of downloaded checkpoints. None: the Hugging Face cache.
             offline: Use the local cache only.

@@ -34,7 +34,7 @@ class Capacity:
 
     max_streams: int | None = None  # concurrent streams
     max_frames: int | None = None  # of one utterance
-    codec_precision: CodecPrecision = "auto"  # of the CUDA backends
+    codec_precision: CodecPrecision = "auto"  # of the CUDA backends and of the C++ codec
 
     def __post_init__(self) -> None:
         if self.max_frames is not None and self.max_frames < 1:
@@ -120,7 +120,12 @@ def _cpu() -> Any:
 
 
 def _build_on_cpu(model: Qwen3TTS, codec: Codec, capacity: Capacity) -> Backend:
-    return _cpu().CpuBackend(model, codec, max_streams=capacity.max_streams)
+    return _cpu().CpuBackend(
+        model,
+        codec,
+        max_streams=capacity.max_streams,
+        codec_precision=capacity.codec_precision,
+    )
 
 
 def import_backends(device: torch.device) -> None:
@@ -205,6 +210,10 @@ def _open_files(files: CheckpointFiles, capacity: Capacity) -> Backend:
         raise BackendUnavailableError(refusal)
     configs = (files.config, files.codec_config)
     backend: Backend = cpu.CpuBackend.open(
-        files.folder, *configs, files.num_threads, capacity.max_streams
+        files.folder,
+        *configs,
+        files.num_threads,
+        capacity.max_streams,
+        capacity.codec_precision,
     )
     return backend

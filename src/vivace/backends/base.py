@@ -24,11 +24,14 @@ SlotStatus = Literal["running", "waiting", "stop", "length", "failed"]
 """`waiting`: the slot needs more text. `failed`: its logits were not finite."""
 
 CodecPrecision = Literal["auto", "float32", "split", "half"]
-"""Precision of the codec on an NVIDIA GPU.
+"""Precision of the codec on an NVIDIA GPU and in C++ on a CPU.
 
-`split` emulates float32 on tensor cores (3xTF32). `half` rounds inputs and weights to float16 (TF32
-in the transformer) and sums in float32. `auto` is `half` for a bfloat16 model and `split` for a
-float32 model, or PyTorch's float32 where the fused kernels cannot run.
+On a GPU, `split` emulates float32 on tensor cores (3xTF32). `half` rounds inputs and weights to
+float16 (TF32 in the transformer) and sums in float32. `auto` is `half` for a bfloat16 model and
+`split` for a float32 model, or PyTorch's float32 where the fused kernels cannot run.
+
+On a CPU, `half` allows float16 in the stages of the decoder (ARM). `split` allows two bfloat16
+numbers per float32 (AMX). `auto` allows both. The fastest allowed kernels are used.
 """
 
 Samples = NDArray[np.float32]

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vivace.backends.base import Frames, Samples, Slot
+from vivace.backends.base import CodecPrecision, Frames, Samples, Slot
 from vivace.backends.cpu.binding import instructions
 from vivace.backends.cpu.build import find_refusal, load_library
-from vivace.backends.cpu.codec import NativeCodecDecoder
+from vivace.backends.cpu.codec import NativeCodecDecoder, pack_decoder
 from vivace.backends.cpu.native_model import NativeModel, NativeSlot, find_unfit, slot_spec
 from vivace.backends.cpu.tensors import ModelTensors
 from vivace.backends.host import HostBackend, HostSlot, TorchDecoder
@@ -60,6 +60,7 @@ class CpuBackend(HostBackend[CpuSlot]):
         num_threads: int | None = None,  # None: the number of PyTorch
         instruction_set: str = "",
         has_half_cache: bool | None = None,
+        codec_precision: CodecPrecision = "auto",
     ) -> None:
         import torch
 
@@ -68,7 +69,7 @@ class CpuBackend(HostBackend[CpuSlot]):
         num_threads = num_threads or torch.get_num_threads()
         tensors = TorchTensors(model, codec, instruction_set)
         self._start(tensors, num_threads, max_streams, instruction_set, has_half_cache)
-        self._decoder = _pack_codec(codec, num_threads)
+        self._decoder = _pack_codec(codec, num_threads, codec_precision)
 
     @classmethod
     def open(
@@ -78,6 +79,7 @@ class CpuBackend(HostBackend[CpuSlot]):
         codec_config: CodecConfig,
         num_threads: int,
         max_streams: int | None = None,
+        codec_precision: CodecPrecision = "auto",
     ) -> CpuBackend:
         """Read a float32 or float16 checkpoint without PyTorch; a float16 number is converted to
         float32. Raises BackendUnavailableError if a file is not as expected: PyTorch's reader
@@ -87,7 +89,8 @@ class CpuBackend(HostBackend[CpuSlot]):
         backend = cls.__new__(cls)
         with open_folder(folder, config, codec_config) as (tensors, decoder):
             backend._start(tensors, num_threads, max_streams)
-            backend._decoder = NativeCodecDecoder(decoder, load_library(), num_threads)
+            library = load_library()
+            backend._decoder = pack_decoder(decoder, library, num_threads, codec_precision)
         return backend
 
     def _start(
@@ -166,10 +169,12 @@ class CpuBackend(HostBackend[CpuSlot]):
         }
 
 
-def _pack_codec(codec: Codec, num_threads: int) -> NativeCodecDecoder | TorchDecoder:
+def _pack_codec(
+    codec: Codec, num_threads: int, precision: CodecPrecision
+) -> NativeCodecDecoder | TorchDecoder:
     """The decoder in C++, or in PyTorch where C++ cannot decode."""
     try:
-        return NativeCodecDecoder(codec.decoder, load_library(), num_threads)
+        return pack_decoder(codec.decoder, load_library(), num_threads, precision)
     except BackendUnavailableError as error:
         log.warning("PyTorch decodes the audio: %s", error)
         return TorchDecoder(codec)

@@ -15,11 +15,15 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from vivace.backends.base import Samples
+from vivace.backends.base import CodecPrecision, Samples
 from vivace.errors import BackendError, BackendUnavailableError
 from vivace.model.config import CodecDecoderConfig
 
-KERNELS = ("amx", "avx512", "avx2", "neon", "baseline")  # instruction sets, fastest first
+KERNELS = ("amx", "avx512", "avx2", "half", "neon", "baseline")  # instruction sets, fastest first
+INEXACT_KERNELS: dict[CodecPrecision, tuple[str, ...]] = {  # excluded by a precision
+    "float32": ("amx", "half"),
+    "split": ("half",),
+}
 ERRORS = {  # `Result` in native/api.h
     -1: "there is not enough memory",
     -2: "the tensors do not fit the configuration",
@@ -132,6 +136,22 @@ class NativeCodecDecoder:
             raise BackendError("codes: a code is outside its codebook")
         state.num_frames += len(codes)
         return samples
+
+
+def pack_decoder(
+    decoder: DecoderTensors, library: ctypes.CDLL, num_threads: int, precision: CodecPrecision
+) -> NativeCodecDecoder:
+    """The decoder with the fastest kernels of at least this precision."""
+    packed = NativeCodecDecoder(decoder, library, num_threads)
+    excluded = INEXACT_KERNELS.get(precision, ())
+    if packed.kernels not in excluded:
+        return packed
+    for kernels in (name for name in KERNELS if name not in excluded):
+        try:
+            return NativeCodecDecoder(decoder, library, num_threads, kernels)
+        except BackendUnavailableError:  # of another CPU
+            continue
+    raise BackendUnavailableError(f"no C++ kernels have the codec precision {precision!r}")
 
 
 def _declare(library: ctypes.CDLL) -> Any:

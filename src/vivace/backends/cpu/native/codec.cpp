@@ -30,20 +30,22 @@ void CodecDecoder::share(int64_t count, int thread, const Work& work) {
 
 void CodecDecoder::convolve(const Conv& conv, const float* x, int64_t num_rows,
                             const Epilogue& epilogue, int thread) {
-    const void* rows = x;
-    if (kernels_.split_row) {
-        const int64_t width = split_width(conv.num_in);
+    const SplitKernels& split = kernels_.split;
+    const bool is_split = !conv.split.empty();
+    if (is_split) {
+        const int64_t width = split_width(conv.num_in, split.num_parts);
         share(num_rows + conv.reach(), thread, [&](int64_t row) {
-            kernels_.split_row(x + row * conv.num_in, conv.num_in, split_.data() + row * width);
+            split.split_row(x + row * conv.num_in, conv.num_in, split_.data() + row * width);
         });
-        rows = split_.data();
     }
+    const auto run = is_split ? split.convolve : kernels_.convolve;
+    const void* rows = is_split ? static_cast<const void*>(split_.data()) : x;
     // All rows of a panel before the next panel: the weights are read from memory once.
     const int64_t num_parts = (num_rows + MAX_CONV_ROWS - 1) / MAX_CONV_ROWS;
     share(conv.num_panels() * num_parts, thread, [&](int64_t i) {
         const int64_t begin = i % num_parts * MAX_CONV_ROWS;
         const int64_t end = std::min(begin + MAX_CONV_ROWS, num_rows);
-        kernels_.convolve(conv, rows, begin, end, i / num_parts, epilogue, sums_[thread].data());
+        run(conv, rows, begin, end, i / num_parts, epilogue, sums_[thread].data());
     });
 }
 

@@ -36,11 +36,6 @@ struct Tail {
     int64_t offset = 0, num_rows = 0, width = 0;
 };
 
-// Numbers of a row that is split.
-inline int64_t split_width(int64_t num_in) {
-    return 2 * ((num_in + SPLIT_DEPTH - 1) / SPLIT_DEPTH * SPLIT_DEPTH);
-}
-
 class CodecDecoder {
 public:
     // Throws std::invalid_argument if the tensors do not fit the shape.
@@ -86,14 +81,16 @@ private:
     };
 
     // -- construction
+    // Not split: float32 in every set of kernels that splits only the stages.
+    enum class Precision { full, stage };
     template <class CopyPanel>
     Conv pack(int64_t num_in, int64_t num_out, int64_t num_taps, int64_t dilation,
-              const CopyPanel& copy_panel);
+              Precision precision, const CopyPanel& copy_panel);
     Conv take_linear(TensorList& tensors, int64_t num_in, int64_t num_out, bool has_bias);
     Conv take_conv(TensorList& tensors, int64_t num_in, int64_t num_out, int64_t num_taps,
-                   int64_t dilation, bool has_bias);
+                   int64_t dilation, bool has_bias, Precision precision = Precision::full);
     Conv take_transposed(TensorList& tensors, int64_t num_in, int64_t num_out, int64_t stride,
-                         int64_t num_taps);
+                         int64_t num_taps, Precision precision = Precision::full);
     SnakeWeights take_snake(TensorList& tensors, int64_t num_channels, int64_t num_repeats) const;
     // Repeated, then padded with zeros to whole vectors.
     std::vector<float> take_padded(TensorList& tensors, int64_t size, int64_t num_repeats = 1) const;
@@ -153,7 +150,7 @@ private:
     std::vector<float> up_normal_, up_wide_, first_input_, last_input_;
     std::vector<std::vector<float>> up_rows_;         // of each upsampling layer
     std::vector<std::vector<float>> sums_, scores_;  // of each thread
-    std::vector<uint16_t> split_;                    // rows of `Kernels::split_row`
+    std::vector<uint16_t> split_;                    // rows of `SplitKernels::split_row`
 };
 
 }  // namespace vivace::codec

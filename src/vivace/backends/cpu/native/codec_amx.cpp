@@ -181,11 +181,7 @@ bool has_amx() {
 
 constexpr Kernels make_amx_kernels() {
     Kernels kernels = make_kernels("amx");
-    kernels.num_lanes = TILE_SIDE;
-    kernels.max_vectors = MAX_TILES;
-    kernels.split_row = split_row;
-    kernels.split_weight = split_weight;
-    kernels.convolve = convolve_split;
+    kernels.split = {2, TILE_SIDE, MAX_TILES, true, split_row, split_weight, convolve_split};
     return kernels;
 }
 

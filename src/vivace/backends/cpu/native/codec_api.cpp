@@ -19,7 +19,7 @@ const vivace::codec::Kernels& pick_kernels(const char* name, const CodecShape& s
     const bool fills_tiles = shape.decoder_dim >> shape.num_rates >= vivace::codec::SPLIT_DEPTH;
     for (const auto* kernels : {fills_tiles || name ? vivace::codec::kernels_amx() : nullptr,
                                 vivace::codec::kernels_avx512(), vivace::codec::kernels_avx2(),
-                                vivace::codec::kernels_plain()})
+                                vivace::codec::kernels_half(), vivace::codec::kernels_plain()})
         if (kernels && (!name || std::strcmp(name, kernels->name) == 0)) return *kernels;
     throw std::invalid_argument("kernels");
 }

@@ -41,7 +41,9 @@ struct Conv {
     std::vector<int> panel_starts;  // first vector of each panel, and the end
     std::vector<float> weight;      // of each panel: [taps, in, lanes of the panel]
     std::vector<float> bias;        // padded to whole vectors
-    std::vector<uint16_t> split;    // the weight in the format of `Kernels::split_weight`; or empty
+    // The weight in the format of `SplitKernels::split_weight`, which replaces `weight`; or empty.
+    std::vector<uint16_t> split;
+    std::vector<float> split_scale;  // per output; AMX has none
 
     int64_t num_panels() const { return static_cast<int64_t>(panel_starts.size()) - 1; }
     int64_t reach() const { return (num_taps - 1) * dilation; }
@@ -53,14 +55,22 @@ struct Attention {
     const float* keys;  // [capacity, 2, kv_heads * head_dim]: the key and the value of a row
 };
 
+// Convolutions of numbers of 16 bits. A row has `split_width(num_in, num_parts)` of them.
+struct SplitKernels {
+    int num_parts = 0;  // numbers per channel; 0: all convolutions are float32
+    int num_lanes = 0, max_vectors = 0;
+    bool is_for_all = false;  // false: only for the stages of the decoder
+    void (*split_row)(const float* x, int64_t num_in, uint16_t* out) = nullptr;
+    void (*split_weight)(Conv& conv) = nullptr;  // replaces `weight` by `split`
+    void (*convolve)(const Conv&, const void* x, int64_t begin, int64_t end, int64_t panel,
+                     const Epilogue&, float* sums) = nullptr;
+};
+
 struct Kernels {
     const char* name;
     int num_lanes;    // floats of a vector
     int max_vectors;  // of a panel
-    // If not null, `convolve` reads rows that are split into two bfloat16 numbers per channel: a row
-    // has 2 * round_up(num_in, SPLIT_DEPTH) of them.
-    void (*split_row)(const float* x, int64_t num_in, uint16_t* out);
-    void (*split_weight)(Conv& conv);  // replaces `weight` by `split`
+    SplitKernels split;
     // Rows `begin` to `end` of one panel; `sums` is scratch for MAX_CONV_ROWS rows of the panel.
     void (*convolve)(const Conv&, const void* x, int64_t begin, int64_t end, int64_t panel,
                      const Epilogue&, float* sums);
@@ -81,8 +91,13 @@ struct Kernels {
 constexpr int64_t MAX_CONV_ROWS = 64;  // of one call of `convolve`
 constexpr int64_t SPLIT_DEPTH = 32;    // channels of one AMX tile
 
+inline int64_t split_width(int64_t num_in, int num_parts) {
+    return num_parts * ((num_in + SPLIT_DEPTH - 1) / SPLIT_DEPTH * SPLIT_DEPTH);
+}
+
 // Null where the compiler or the processor lacks the instruction set.
 const Kernels* kernels_plain();  // of the architecture's baseline
+const Kernels* kernels_half();
 const Kernels* kernels_avx2();
 const Kernels* kernels_avx512();
 const Kernels* kernels_amx();

@@ -250,8 +250,8 @@ void attend(const Attention& attention, const float* query, int64_t head, int64_
 }
 
 constexpr Kernels make_kernels(const char* name) {
-    return {name,           LANES, MAX_VECTORS, nullptr, nullptr, convolve, convolve_to_one,
-            depthwise_norm, snake, rms_norm,    gate,    attend};
+    return {name,           LANES, MAX_VECTORS, {},     convolve, convolve_to_one,
+            depthwise_norm, snake, rms_norm,    gate,   attend};
 }
 
 }  // namespace

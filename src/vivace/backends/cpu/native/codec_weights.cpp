@@ -55,20 +55,24 @@ Tail CodecDecoder::reserve(int64_t num_rows, int64_t width) {
 
 // Tiles read up to MAX_CONV_ROWS rows beyond the end; those rows change no other row.
 void CodecDecoder::reserve_split(const Conv& conv, int64_t num_rows) {
-    const size_t size = (num_rows + conv.reach() + MAX_CONV_ROWS) * split_width(conv.num_in);
-    if (kernels_.split_row) split_.resize(std::max(split_.size(), size));
+    const int64_t width = split_width(conv.num_in, kernels_.split.num_parts);
+    const size_t size = (num_rows + conv.reach() + MAX_CONV_ROWS) * width;
+    if (!conv.split.empty()) split_.resize(std::max(split_.size(), size));
 }
 
 // `copy_panel(first, count, width, to)` writes the weights of `count` outputs from `first` on to
 // [taps, in, width].
 template <class CopyPanel>
 Conv CodecDecoder::pack(int64_t num_in, int64_t num_out, int64_t num_taps, int64_t dilation,
-                        const CopyPanel& copy_panel) {
-    const int64_t lanes = kernels_.num_lanes, num_vectors = (num_out + lanes - 1) / lanes;
+                        Precision precision, const CopyPanel& copy_panel) {
+    const SplitKernels& split = kernels_.split;
+    const bool is_split = split.num_parts && (split.is_for_all || precision == Precision::stage);
+    const int64_t lanes = is_split ? split.num_lanes : kernels_.num_lanes;
+    const int64_t num_vectors = (num_out + lanes - 1) / lanes;
     Conv conv;
     conv.num_in = num_in, conv.num_out = num_out;
     conv.num_taps = num_taps, conv.dilation = dilation;
-    conv.panel_starts = divide(num_vectors, kernels_.max_vectors);
+    conv.panel_starts = divide(num_vectors, is_split ? split.max_vectors : kernels_.max_vectors);
     conv.bias.assign(num_vectors * lanes, 0.0f);
     conv.weight.resize(num_vectors * lanes * num_taps * num_in);
     pool_.for_each(conv.num_panels(), [&](int64_t panel) {
@@ -77,14 +81,14 @@ Conv CodecDecoder::pack(int64_t num_in, int64_t num_out, int64_t num_taps, int64
         copy_panel(first, std::min(width, num_out - first), width,
                    conv.weight.data() + first * num_taps * num_in);
     });
-    if (kernels_.split_weight) kernels_.split_weight(conv);
+    if (is_split) split.split_weight(conv);
     return conv;
 }
 
 Conv CodecDecoder::take_conv(TensorList& tensors, int64_t num_in, int64_t num_out, int64_t num_taps,
-                             int64_t dilation, bool has_bias) {
+                             int64_t dilation, bool has_bias, Precision precision) {
     const float* weight = tensors.take(num_out * num_in * num_taps);  // [out, in, tap]
-    Conv conv = pack(num_in, num_out, num_taps, dilation,
+    Conv conv = pack(num_in, num_out, num_taps, dilation, precision,
                      [=](int64_t first, int64_t count, int64_t width, float* to) {
                          for (int64_t lane = 0; lane < count; ++lane) {
                              const float* from = weight + (first + lane) * num_in * num_taps;
@@ -104,10 +108,10 @@ Conv CodecDecoder::take_linear(TensorList& tensors, int64_t num_in, int64_t num_
 
 // Tap 0 is the row before, whose outputs overlap; the last tap is the row itself.
 Conv CodecDecoder::take_transposed(TensorList& tensors, int64_t num_in, int64_t num_out,
-                                   int64_t stride, int64_t num_taps) {
+                                   int64_t stride, int64_t num_taps, Precision precision) {
     const int64_t kernel = num_taps * stride;
     const float* weight = tensors.take(num_in * num_out * kernel);  // [in, out, kernel]
-    Conv conv = pack(num_in, stride * num_out, num_taps, 1,
+    Conv conv = pack(num_in, stride * num_out, num_taps, 1, precision,
                      [=](int64_t first, int64_t count, int64_t width, float* to) {
                          std::vector<int64_t> places;  // of each column, in the kernels of an input
                          for (int64_t i = first; i < first + count; ++i)
@@ -126,7 +130,8 @@ Conv CodecDecoder::take_transposed(TensorList& tensors, int64_t num_in, int64_t 
 std::vector<float> CodecDecoder::take_padded(TensorList& tensors, int64_t size,
                                              int64_t num_repeats) const {
     const float* values = tensors.take(size);
-    std::vector<float> padded(round_up(size * num_repeats, kernels_.num_lanes), 0.0f);
+    const int num_lanes = std::max(kernels_.num_lanes, kernels_.split.num_lanes);
+    std::vector<float> padded(round_up(size * num_repeats, num_lanes), 0.0f);
     for (int64_t i = 0; i < size * num_repeats; ++i) padded[i] = values[i % size];
     return padded;
 }
@@ -148,7 +153,7 @@ void CodecDecoder::take_quantizer(TensorList& tensors) {
     // One product for both projections: their inputs lie side by side.
     const int64_t width = shape_.codebook_width, out = shape_.codebook_dim;
     const float* parts[] = {tensors.take(out * width), tensors.take(out * width)};  // [out, in]
-    quantizer_out_ = pack(2 * width, out, 1, 1,
+    quantizer_out_ = pack(2 * width, out, 1, 1, Precision::full,
                           [=](int64_t first, int64_t count, int64_t stride, float* to) {
                               for (int64_t in = 0; in < 2 * width; ++in, to += stride)
                                   for (int64_t lane = 0; lane < count; ++lane)
@@ -208,15 +213,15 @@ void CodecDecoder::take_stages(TensorList& tensors, const std::vector<int64_t>& 
         Stage& stage = stages_.emplace_back();
         stage.rate = rate, stage.num_channels = width / 2;
         stage.snake = take_snake(tensors, width, 1);
-        stage.widen = take_transposed(tensors, width, width / 2, rate, 2);
+        stage.widen = take_transposed(tensors, width, width / 2, rate, 2, Precision::stage);
         stage.tail = reserve(1, width);
         width /= 2;
         for (const int64_t dilation : {1, 3, 9}) {
             Unit& unit = stage.units.emplace_back();
             unit.first = take_snake(tensors, width, dilation == 1 ? rate : 1);
-            unit.wide = take_conv(tensors, width, width, 7, dilation, true);
+            unit.wide = take_conv(tensors, width, width, 7, dilation, true, Precision::stage);
             unit.second = take_snake(tensors, width, 1);
-            unit.narrow = take_conv(tensors, width, width, 1, 1, true);
+            unit.narrow = take_conv(tensors, width, width, 1, 1, true, Precision::stage);
             unit.tail = reserve(unit.wide.reach(), width);
         }
         frame_size_ *= rate;
@@ -274,7 +279,8 @@ void CodecDecoder::allocate() {
         stage.active.resize((stage.units.back().tail.num_rows + rows) * width);
     }
     last_input_.resize((last_tail_.num_rows + rows) * last_conv_.num_in);
-    const int64_t panel = kernels_.max_vectors * kernels_.num_lanes;
+    const int64_t panel = std::max(kernels_.max_vectors * kernels_.num_lanes,
+                                   kernels_.split.max_vectors * kernels_.split.num_lanes);
     sums_.assign(pool_.size(), std::vector<float>(MAX_CONV_ROWS * panel));
     scores_.assign(pool_.size(), std::vector<float>(shape.window));
 }

@@ -16,7 +16,7 @@ from vivace.backends.cpu.build import find_refusal
 from vivace.model.quantized import QuantizedLinear, multiply, quantize
 from vivace.sampling import NoiseTable, Shape, draw, talker_scores
 
-INSTRUCTION_SETS = ("portable", "dotprod", "avx2", "avx512")
+INSTRUCTION_SETS = ("portable", "dotprod", "i8mm", "avx2", "avx512")
 SHAPES = [(1, 32), (7, 96), (16, 160), (37, 1024), (6, 84), (9, 20)]
 
 pytestmark = pytest.mark.skipif(find_refusal() is not None, reason="the library cannot be built")
@@ -72,6 +72,23 @@ def test_a_row_does_not_depend_on_the_other_rows(name: str, kind: str) -> None:
         assert torch.equal(torch_tensors.multiply(x[row : row + 1], weight, name)[0], together[row])
     other = torch_tensors.multiply(torch.cat((x[3:4], 100 * x[5:])), weight, name)
     assert torch.equal(other[0], together[3])
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("shape", [(4, 32), (37, 1024), (12, 160), (11, 84)])
+def test_matrix_instructions_equal_dot_products_exactly(
+    shape: tuple[int, int], bits: Literal[4, 8]
+) -> None:
+    """On a CPU without them: `qemu-aarch64 -cpu max python -m pytest` with this file."""
+    if binding.instructions("i8mm") is None:
+        pytest.skip("this CPU does not have i8mm")
+    if bits == 4 and shape[1] % 32:
+        pytest.skip("int4 needs whole groups")
+    linear = quantize(random(*shape), bits)
+    for num_rows in (1, 2, 3, 4, 7, 9):
+        x = random(num_rows, shape[1], seed=num_rows)
+        found = [binding.multiply(x, linear, name) for name in ("i8mm", "dotprod")]
+        assert torch.equal(*found)
 
 
 @pytest.mark.parametrize("bits", [8, 4])

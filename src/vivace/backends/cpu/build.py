@@ -50,6 +50,7 @@ TARGET_FLAGS: dict[str, dict[str, tuple[str, ...]]] = {
     "aarch64": {
         "dotprod": ("-march=armv8.2-a+dotprod+fp16",),
         "half": ("-march=armv8.2-a+fp16",),
+        "i8mm": ("-march=armv8.2-a+dotprod+fp16+i8mm",),
     },
 }
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}

@@ -71,6 +71,7 @@ struct Kernels {
 // Null where the compiler or the machine's architecture does not have the instructions.
 const Kernels* portable_kernels();
 const Kernels* dotprod_kernels();
+const Kernels* i8mm_kernels();
 const Kernels* avx2_kernels();
 const Kernels* avx512_kernels();
 

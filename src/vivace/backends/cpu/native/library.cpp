@@ -5,6 +5,8 @@
 #if defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 
 namespace vivace {
@@ -15,6 +17,19 @@ bool has_dotprod() {
     return getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
 #elif defined(__aarch64__) && defined(__APPLE__)
     return true;
+#else
+    return false;
+#endif
+}
+
+bool has_i8mm() {
+#if defined(__aarch64__) && defined(__linux__)
+    constexpr unsigned long i8mm = 1ul << 13;  // HWCAP2_I8MM, which old headers lack
+    return has_dotprod() && (getauxval(AT_HWCAP2) & i8mm);
+#elif defined(__aarch64__) && defined(__APPLE__)
+    int value = 0;
+    size_t size = sizeof value;
+    return sysctlbyname("hw.optional.arm.FEAT_I8MM", &value, &size, nullptr, 0) == 0 && value;
 #else
     return false;
 #endif
@@ -44,6 +59,7 @@ const Kernels* find_kernels(const char* name) {
     const Kernels* known[] = {
         has_avx512() ? avx512_kernels() : nullptr,
         has_avx2() ? avx2_kernels() : nullptr,
+        has_i8mm() ? i8mm_kernels() : nullptr,
         has_dotprod() ? dotprod_kernels() : nullptr,
         portable_kernels(),
     };

@@ -1,0 +1,62 @@
+// Compares the products of two instruction sets: compare_kernels FIRST SECOND LARGEST_DIFFERENCE.
+// test_emulated_kernels.py compiles it with the kernels and runs it in an emulator.
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#include "kernels.h"
+
+using namespace vivace;
+
+namespace {
+
+uint32_t state = 1;
+float draw() {  // -1 to 1
+    state = state * 1664525u + 1013904223u;
+    return float(int32_t(state)) / 2147483648.0f;
+}
+
+std::vector<float> multiply(const Kernels& kernels, const Matrix& m, const std::vector<float>& x,
+                            int rows) {
+    const size_t in = size_t(m.in), groups = size_t(num_groups(m.in));
+    std::vector<int8_t> codes(rows * in);
+    std::vector<float> scale(rows * groups), out(size_t(rows) * m.out);
+    std::vector<int32_t> start(rows * groups * MAX_LANES);
+    for (size_t row = 0; row < size_t(rows); ++row)
+        kernels.round_row(m.kind, x.data() + row * in, m.in, codes.data() + row * in,
+                          scale.data() + row * groups, start.data() + row * groups * MAX_LANES);
+    kernels.multiply({&m, {x.data(), codes.data(), scale.data(), start.data()}, rows, 0, m.out,
+                      out.data(), size_t(m.out), false});
+    return out;
+}
+
+}  // namespace
+
+int main(int, char** arguments) {
+    const Kernels *first = find_kernels(arguments[1]), *second = find_kernels(arguments[2]);
+    if (!first || !second) return std::puts("an instruction set is missing"), 2;
+    const float limit = float(std::atof(arguments[3]));
+    int num_failed = 0, num_compared = 0;
+    for (const int kind : {INT8, INT4})
+        for (const int in : {32, 84, 160, 1024})
+            for (const int out : {1, 4, 11, 37})
+                for (int rows = 1; rows <= 9; ++rows) {
+                    if (kind == INT4 && in % GROUP) continue;
+                    std::vector<int8_t> weight(size_t(out) * in);
+                    std::vector<float> scale(out), x(size_t(rows) * in);
+                    std::vector<uint16_t> halves(size_t(out) * num_groups(in));
+                    for (int8_t& each : weight) each = int8_t(127 * draw());
+                    for (float& each : scale) each = 0.01f * (1.5f + draw());
+                    for (uint16_t& each : halves) each = to_half(0.01f * (1.5f + draw()));
+                    for (float& each : x) each = draw();
+                    Matrix m;
+                    m.kind = kind, m.out = out, m.in = in, m.weight = weight.data();
+                    m.scale = kind == INT8 ? static_cast<void*>(scale.data()) : halves.data();
+                    const auto a = multiply(*first, m, x, rows), b = multiply(*second, m, x, rows);
+                    for (size_t i = 0; i < a.size(); ++i, ++num_compared)
+                        num_failed += !(std::fabs(a[i] - b[i]) <= limit * (1.0f + std::fabs(b[i])));
+                }
+    std::printf("%d of %d numbers differ\n", num_failed, num_compared);
+    return num_failed != 0;
+}

@@ -132,8 +132,8 @@ class Checkpoint:
     def release_pages(self) -> None:
         """Free the pages of mapped weights, after a backend has copied or packed its weights.
 
-        Pages that are used are mapped again, without the tensors that speech does not need: those
-        of the codec, if the backend has packed its decoder, and most rows of the embeddings.
+        Pages that are used are mapped again. Speech does not use most rows of the embeddings, nor
+        the codec's tensors if the backend has packed its decoder.
         """
         release_pages([*shard_paths(self.folder), *shard_paths(self.folder / CODEC)])
 

@@ -35,7 +35,7 @@ def _ignore(num_bytes: int) -> None:
 
 
 class PageLimit:
-    """Frees pages of the mapped files of a folder whenever so many bytes were read."""
+    """Frees pages of the mapped files of a folder after every MAX_MAPPED_BYTES that are read."""
 
     def __init__(self, folder: Path) -> None:
         self._paths = tuple(shard_paths(folder))

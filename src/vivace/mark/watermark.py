@@ -1,4 +1,4 @@
-"""`Watermark`: an inaudible mark in samples, and its detector. Needs the extra `mark`."""
+"""`Watermark`: a mark in samples, and its detector. Needs the extra `mark`."""
 
 from __future__ import annotations
 

@@ -69,7 +69,8 @@ class CpuBackend(HostBackend[CpuSlot]):
         num_threads = num_threads or torch.get_num_threads()
         tensors = TorchTensors(model, codec, instruction_set)
         self._start(tensors, num_threads, max_streams, instruction_set, has_half_cache)
-        self._decoder = _pack_codec(codec, num_threads, codec_precision)
+        precision = pick_precision(codec_precision, has_integers=self._native.has_integers)
+        self._decoder = _pack_codec(codec, num_threads, precision)
 
     @classmethod
     def open(
@@ -89,8 +90,8 @@ class CpuBackend(HostBackend[CpuSlot]):
         backend = cls.__new__(cls)
         with open_folder(folder, config, codec_config) as (tensors, decoder):
             backend._start(tensors, num_threads, max_streams)
-            library = load_library()
-            backend._decoder = pack_decoder(decoder, library, num_threads, codec_precision)
+            precision = pick_precision(codec_precision, has_integers=False)
+            backend._decoder = pack_decoder(decoder, load_library(), num_threads, precision)
         return backend
 
     def _start(
@@ -167,6 +168,11 @@ class CpuBackend(HostBackend[CpuSlot]):
             "codec": "PyTorch" if is_torch else f"C++, {self._decoder.kernels}",
             "passes": f"up to 8 rows at a time, up to {self.max_streams} streams",
         }
+
+
+def pick_precision(asked: CodecPrecision, *, has_integers: bool) -> CodecPrecision:
+    """`auto`: `half` with integer weights. Full weights give the samples of float32."""
+    return ("half" if has_integers else "split") if asked == "auto" else asked
 
 
 def _pack_codec(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -70,6 +70,7 @@ class NativeCodecDecoder:
         library: ctypes.CDLL,
         num_threads: int,
         kernels: str | None = None,  # the instruction set; None: the fastest one
+        excluded: Sequence[str] = (),  # instruction sets that None does not select
     ) -> None:
         config = decoder.config
         self._num_quantizers = config.num_quantizers
@@ -89,6 +90,7 @@ class NativeCodecDecoder:
             len(tensors),
             num_threads,
             kernels.encode() if kernels else None,
+            ",".join(excluded).encode(),
             ctypes.byref(handle),
         )
         if result:
@@ -142,16 +144,8 @@ def pack_decoder(
     decoder: DecoderTensors, library: ctypes.CDLL, num_threads: int, precision: CodecPrecision
 ) -> NativeCodecDecoder:
     """The decoder with the fastest kernels of at least this precision."""
-    packed = NativeCodecDecoder(decoder, library, num_threads)
     excluded = INEXACT_KERNELS.get(precision, ())
-    if packed.kernels not in excluded:
-        return packed
-    for kernels in (name for name in KERNELS if name not in excluded):
-        try:
-            return NativeCodecDecoder(decoder, library, num_threads, kernels)
-        except BackendUnavailableError:  # of another CPU
-            continue
-    raise BackendUnavailableError(f"no C++ kernels have the codec precision {precision!r}")
+    return NativeCodecDecoder(decoder, library, num_threads, excluded=excluded)
 
 
 def _declare(library: ctypes.CDLL) -> Any:
@@ -159,7 +153,7 @@ def _declare(library: ctypes.CDLL) -> Any:
     pointer, number, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
     new = (*(pointer,) * 3, real, real, *(pointer,) * 2, number, ctypes.c_int)
     signatures: dict[str, tuple[Any, tuple[Any, ...]]] = {
-        "vivace_codec_new": (ctypes.c_int, (*new, ctypes.c_char_p, pointer)),
+        "vivace_codec_new": (ctypes.c_int, (*new, *(ctypes.c_char_p,) * 2, pointer)),
         "vivace_codec_free": (None, (pointer,)),
         "vivace_codec_state_size": (number, (pointer,)),
         "vivace_codec_frame_size": (number, (pointer,)),

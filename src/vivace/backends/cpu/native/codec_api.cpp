@@ -12,15 +12,18 @@ using vivace::codec::CodecShape;
 
 namespace {
 
-// The kernels of this name, or the fastest ones that the processor has. Throws
-// std::invalid_argument for an unknown name.
-const vivace::codec::Kernels& pick_kernels(const char* name, const CodecShape& shape) {
+// The kernels of this name, or the fastest ones that the processor has and that are not in the list
+// `excluded`. Throws std::invalid_argument for an unknown name.
+const vivace::codec::Kernels& pick_kernels(const char* name, const char* excluded,
+                                           const CodecShape& shape) {
     // Fewer channels would leave a part of every AMX tile empty.
     const bool fills_tiles = shape.decoder_dim >> shape.num_rates >= vivace::codec::SPLIT_DEPTH;
     for (const auto* kernels : {fills_tiles || name ? vivace::codec::kernels_amx() : nullptr,
                                 vivace::codec::kernels_avx512(), vivace::codec::kernels_avx2(),
                                 vivace::codec::kernels_half(), vivace::codec::kernels_plain()})
-        if (kernels && (!name || std::strcmp(name, kernels->name) == 0)) return *kernels;
+        if (kernels && (name ? std::strcmp(name, kernels->name) == 0
+                             : !std::strstr(excluded, kernels->name)))
+            return *kernels;
     throw std::invalid_argument("kernels");
 }
 
@@ -30,11 +33,12 @@ VIVACE_API int vivace_codec_new(const CodecShape* shape, const int64_t* ratios,
                                 const int64_t* rates, float rms_eps, float rope_theta,
                                 const float* const* tensors, const int64_t* sizes,
                                 int64_t num_tensors, int num_threads, const char* kernels,
-                                CodecDecoder** decoder) {
+                                const char* excluded, CodecDecoder** decoder) {
     try {
         *decoder = new CodecDecoder(*shape, {ratios, ratios + shape->num_ratios},
                                     {rates, rates + shape->num_rates}, rms_eps, rope_theta,
-                                    {tensors, sizes, num_tensors}, num_threads, pick_kernels(kernels, *shape));
+                                    {tensors, sizes, num_tensors}, num_threads,
+                                    pick_kernels(kernels, excluded, *shape));
         return vivace::OK;
     } catch (const std::bad_alloc&) {
         return vivace::NO_MEMORY;

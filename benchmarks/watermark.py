@@ -203,7 +203,7 @@ def measure_detection(mark: Watermark, clips: Sequence[Samples]) -> Row:
 
 
 def changes() -> dict[str, Change]:
-    """What is done to marked audio before it is detected, by name."""
+    """Transformations of marked audio, such as compression, by name."""
     return {
         "untouched": lambda x: (x, RATE),
         "mp3 64 kbit/s": lambda x: compress(x, "mp3", 64_000),

@@ -65,7 +65,7 @@ def ranges_of(path: Path) -> list[tuple[int, int]]:
 
 
 def unmapped(module: nn.Module, path: Path) -> list[str]:
-    """Tensors of a module that are not where the file is mapped."""
+    """Names of the tensors that were copied: their memory is not a mapping of the file."""
     ranges = ranges_of(path)
     tensors = (*module.named_parameters(), *module.named_buffers())
     return [

@@ -16,7 +16,7 @@ from vivace.audio.file_mark import FileMark, Provenance
 from vivace.audio.m4b import write_m4b
 from vivace.audio.writer import write_audio
 from vivace.cli.main import main
-from vivace.errors import AudioError
+from vivace.errors import AudioError, RequestError
 from vivace.mark.detect import Detector, describe_tags
 from vivace.mark.marking import Marking
 from vivace.mark.read_tags import read_tags
@@ -55,6 +55,31 @@ def test_unmarked_file_has_no_mark(format: str, tmp_path: Path) -> None:
     found = Detector().detect(str(path))
     assert not found.is_marked
     assert (found.metadata, found.watermark, found.manifest) == (None, None, None)
+
+
+def test_watermark_without_its_package_is_reported_as_not_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse() -> None:
+        raise RequestError("a package is missing")
+
+    monkeypatch.setattr("vivace.mark.detect.Watermark.load", refuse)
+    path = write_audio(tmp_path / "a.wav", tone(), RATE, mark=MARK)
+    detector = Detector()
+    for _ in range(2):
+        assert detector.detect(str(path)).unchecked["watermark"] == "a package is missing"
+    assert main(["detect", str(path)]) == 0
+    rows = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    assert ["watermark", "not checked: a package is missing"] in rows
+
+
+def test_tagged_file_with_undecodable_audio_is_reported(tmp_path: Path) -> None:
+    whole = write_audio(tmp_path / "a.flac", tone(), RATE, mark=MARK).read_bytes()
+    path = tmp_path / "b.flac"
+    path.write_bytes(whole[: len(whole) // 8])
+    found = Detector().detect(str(path))
+    assert found.is_marked
+    assert "cannot be decoded" in found.unchecked["watermark"]
 
 
 def test_source_type_of_another_tool_is_found() -> None:

@@ -39,7 +39,7 @@ class Provenance:
 
     @property
     def fields(self) -> dict[str, str]:
-        """Every fact by its name in the comment."""
+        """Names and values of the comment."""
         return {
             "tool": self.software,
             "model": _SEPARATORS.sub(" ", self.model).strip(),

@@ -48,7 +48,7 @@ def _print(found: Detection) -> None:
         "watermark": watermark,
         "manifest": _facts(found.manifest),
     }
-    rows |= {"note": "; ".join(found.notes)} if found.notes else {}
+    rows |= {name: f"not checked: {reason}" for name, reason in found.unchecked.items()}
     print_table(((name, printable(value)) for name, value in rows.items()), width=14)
 
 

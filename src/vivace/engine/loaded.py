@@ -189,7 +189,7 @@ class LoadedCheckpoint:
         )
 
     def file_mark(self, marking: Marking, *voices: str | Voice | None) -> FileMark | None:
-        """What files with speech of these voices say about their origin."""
+        """The metadata of a file that contains speech of these voices."""
         is_designed = self.checkpoint.config.tts_model_type == "voice_design"
         kinds: list[VoiceKind] = [
             "designed" if is_designed else "cloned" if isinstance(voice, Voice) else "preset"

@@ -14,7 +14,7 @@ from vivace.audio.file_mark import STATEMENT
 from vivace.audio.files import read_audio
 from vivace.audio.sandbox import Sandbox
 from vivace.disk import why_not_regular
-from vivace.errors import AudioError, CheckpointError, RequestError
+from vivace.errors import AudioError, CheckpointError, RequestError, TTSError
 from vivace.mark.c2pa import read_manifest
 from vivace.mark.read_tags import read_tags
 from vivace.mark.watermark import Watermark
@@ -27,13 +27,15 @@ CONTENT_TYPES = {b"RIFF": "audio/wav", b"ID3": "audio/mpeg", b"\xff": "audio/mpe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detection:
-    """What was found in one file. None: not found, or not checked, as `notes` explain."""
+    """What was found in one file. None: not found, or not checked."""
 
     path: str
     metadata: Mapping[str, str] | None = None  # facts of a file that says it is AI-generated
     watermark: float | None = None  # confidence of a watermark that was found, 0 to 1
     manifest: Mapping[str, str] | None = None  # facts of a signed manifest
-    notes: tuple[str, ...] = ()
+    unchecked: Mapping[str, str] = field(
+        default_factory=dict
+    )  # "watermark", "manifest": the reason
 
     @property
     def is_marked(self) -> bool:
@@ -48,70 +50,76 @@ class Detection:
             "metadata": self.metadata,
             "watermark": self.watermark,
             "manifest": self.manifest,
-            "notes": list(self.notes),
+            "unchecked": dict(self.unchecked),
         }
 
 
-@dataclass(slots=True)
 class Detector:
     """Checks one file after another. Marks whose packages are missing are not checked."""
 
-    _notes: list[str] = field(default_factory=list)
-    _watermark: Watermark | None = None
-    _watermark_error: str | None = None
+    def __init__(self) -> None:
+        self._watermark: Watermark | TTSError | None = None  # None: not loaded yet
 
     def detect(self, path: str) -> Detection:
         """Raises AudioError if the file cannot be read."""
-        if reason := why_not_regular(Path(path)):
-            raise AudioError(f"{path}: {reason}")
-        try:
-            with Path(path).open("rb") as file:
-                content = file.read(LIMITS.max_encoded_bytes + 1)
-            LIMITS.check_encoded(len(content))
-        except OSError as error:
-            raise AudioError(f"{path}: cannot be read: {error.strerror or error}") from error
-        except AudioError as error:
-            raise AudioError(f"{path}: {error}") from error
-        notes: list[str] = []
+        content = _read_content(path)
+        unchecked: dict[str, str] = {}
         metadata = describe_tags(read_tags(content))
-        manifest = _find_manifest(content, notes)
-        confidence = self._find_watermark(path, content, notes)
-        is_foreign = metadata is None and manifest is None and _is_undecoded(notes)
-        if is_foreign:
-            raise AudioError(next(note for note in notes if note.startswith(UNDECODED)))
+        manifest, confidence = None, None
+        try:
+            manifest = _find_manifest(content)
+        except (RequestError, AudioError) as error:
+            unchecked["manifest"] = str(error)
+        try:
+            confidence = self._find_watermark(path, content)
+        except AudioError as error:
+            if metadata is None and manifest is None:  # not an audio file
+                raise
+            unchecked["watermark"] = str(error)
+        except (RequestError, CheckpointError) as error:
+            unchecked["watermark"] = str(error)
         return Detection(
             path=path,
             metadata=metadata,
             watermark=confidence,
             manifest=manifest,
-            notes=tuple(notes),
+            unchecked=unchecked,
         )
 
-    def _find_watermark(self, path: str, content: bytes, notes: list[str]) -> float | None:
+    def _find_watermark(self, path: str, content: bytes) -> float | None:
         try:
             with Sandbox(max_children=1) as sandbox:
                 recording = read_audio(content, LIMITS, sandbox=sandbox)
         except AudioError as error:
             reason = str(error).removeprefix("the audio bytes: ")
-            notes.append(f"{UNDECODED} {path}: {reason}")
-            return None
-        if self._watermark is None and self._watermark_error is None:
+            raise AudioError(f"the audio cannot be decoded: {path}: {reason}") from error
+        found = self._load_watermark().detect(recording.samples, recording.sample_rate)
+        return round(found.confidence, 3) if found.is_marked else None
+
+    def _load_watermark(self) -> Watermark:
+        """Raises RequestError or CheckpointError; a second call raises the same error."""
+        if self._watermark is None:
             try:
                 self._watermark = Watermark.load()
             except (RequestError, CheckpointError) as error:
-                self._watermark_error = str(error)
-        if self._watermark is None:
-            notes.append(f"watermark not checked: {self._watermark_error}")
-            return None
-        found = self._watermark.detect(recording.samples, recording.sample_rate)
-        return round(found.confidence, 3) if found.is_marked else None
+                self._watermark = error
+        if isinstance(self._watermark, TTSError):
+            raise self._watermark
+        return self._watermark
 
 
-UNDECODED = "the audio cannot be decoded:"
-
-
-def _is_undecoded(notes: list[str]) -> bool:
-    return any(note.startswith(UNDECODED) for note in notes)
+def _read_content(path: str) -> bytes:
+    if reason := why_not_regular(Path(path)):
+        raise AudioError(f"{path}: {reason}")
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(LIMITS.max_encoded_bytes + 1)
+        LIMITS.check_encoded(len(content))
+    except OSError as error:
+        raise AudioError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except AudioError as error:
+        raise AudioError(f"{path}: {error}") from error
+    return content
 
 
 def describe_tags(tags: Mapping[str, str]) -> dict[str, str] | None:
@@ -132,19 +140,12 @@ def describe_tags(tags: Mapping[str, str]) -> dict[str, str] | None:
     return facts
 
 
-def _find_manifest(content: bytes, notes: list[str]) -> dict[str, str] | None:
+def _find_manifest(content: bytes) -> dict[str, str] | None:
     kinds = (kind for magic, kind in CONTENT_TYPES.items() if content.startswith(magic))
     kind = "audio/mp4" if content[4:8] == b"ftyp" else next(kinds, None)
     if kind is None:
         return None
-    try:
-        store = read_manifest(io.BytesIO(content), kind)
-    except RequestError as error:
-        notes.append(f"manifest not checked: {error}")
-        return None
-    except AudioError as error:
-        notes.append(str(error))
-        return None
+    store = read_manifest(io.BytesIO(content), kind)
     return None if store is None else _describe_manifest(store)
 
 

@@ -16,7 +16,11 @@ Every line is recorded six times:
 
 recipes/mini_voice/README.md tells how to make the folder of the teacher (Teachers) and that of the
 codec (Continue from the shipped voice: build/checkpoints). Both commands resume where they stopped.
-`judge` needs the packages of benchmarks/judges.py.
+`judge` needs the packages of benchmarks/judges.py. It reports
+naturalness if `quality.py judge` rated the folders of the parts before.
+
+`--speaker michael --kokoro build/kokoro` records `teacher` and `voice` of the second speaker. Its
+encoder was not kept, so the other parts do not exist.
 """
 
 from __future__ import annotations
@@ -37,7 +41,9 @@ from quality import (
     Samples,
     append_row,
     draw,
+    fifth_of,
     keep,
+    mean_of,
     read_rows,
     read_wav,
 )
@@ -79,7 +85,9 @@ def parse_arguments() -> argparse.Namespace:
     command.set_defaults(run=make)
     command.add_argument("texts", type=Path, help="one text per line")
     command.add_argument("--teacher", type=Path, required=True, help="an unpacked hibari-tts wheel")
-    command.add_argument("--codec", type=Path, required=True, help="encoder and decoder")
+    command.add_argument("--codec", type=Path, help="encoder and decoder of heart")
+    command.add_argument("--speaker", choices=("heart", "michael"), default="heart")
+    command.add_argument("--kokoro", type=Path, help="kokoro_durations and michael.bin")
     command.add_argument("--out", type=Path, required=True)
     command.add_argument("--limit", type=int, help="number of lines; default: all")
     command = commands.add_parser("judge", help="recordings to figures")
@@ -97,31 +105,37 @@ def parse_arguments() -> argparse.Namespace:
 
 def make(arguments: argparse.Namespace) -> None:
     lines = arguments.texts.read_text(encoding="utf-8").splitlines()[: arguments.limit]
+    if arguments.codec and arguments.speaker != "heart":
+        raise SystemExit("--codec: its encoder belongs to heart; leave it out for michael")
+    codec = Codec(arguments.codec) if arguments.codec else None
+    parts = PARTS if codec else ("teacher", "voice")
     done = {
-        part: {row["line"] for row in read_rows(arguments.out / part / MANIFEST)} for part in PARTS
+        part: {row["line"] for row in read_rows(arguments.out / part / MANIFEST)} for part in parts
     }
-    codec, teacher = Codec(arguments.codec), read_with(arguments.teacher)
+    teacher = read_with(arguments.teacher, arguments.speaker, arguments.kokoro)
     with TTS.load(device="cpu") as tts:
         for line, text in enumerate(lines):
-            missing = [part for part in PARTS if line not in done[part]]
+            missing = [part for part in parts if line not in done[part]]
             if not missing:
                 continue
             audio, _ = teacher.read(text, seed=line)
             samples = audio.astype(np.float32) / np.float32(32768)
-            made = codec.versions(text, samples, seed=line)
-            spoken = tts.speak(text, seed=line)
+            made = codec.versions(text, samples, seed=line) if codec else {"teacher": samples}
+            spoken = tts.speak(text, voice=arguments.speaker, seed=line)
             made["voice"] = spoken.samples
             for part in missing:
                 reason = spoken.finish_reason if part == "voice" else "stop"
                 keep(arguments.out / part, line, text, made[part], reason, None)
 
 
-def read_with(folder: Path) -> Teacher:
-    """The teacher of `heart`, with the settings of the recipe."""
+def read_with(folder: Path, speaker: str, kokoro: Path | None) -> Teacher:
+    """The teacher of a speaker, with the settings of the recipe."""
     data = load_settings().data
     assets = folder / "hibari" / "assets"
     data.teacher, data.model = str(folder), str(assets / "hibari_durations.onnx")
-    return Teacher(data)
+    if kokoro is not None:
+        data.kokoro, data.styles = str(kokoro / "kokoro_durations.onnx"), str(kokoro)
+    return Teacher(data, data.speakers.index(speaker))
 
 
 class Codec:
@@ -197,7 +211,9 @@ def judge(arguments: argparse.Namespace) -> None:
         "lines": len(texts),
         "words": int(counts[parts[0]][:, 0, 1].sum()),
         "first_words": NUM_FIRST,
-        "parts": {part: summary(counts[part]) for part in parts},
+        "parts": {
+            part: summary(counts[part]) | naturalness(folder / part, texts) for part in parts
+        },
         "steps": {
             f"{before} to {after}": differences(counts[before], counts[after])
             for before, after in STEPS
@@ -250,6 +266,16 @@ def summary(counts: NDArray[Any]) -> dict[str, Any]:
         "word_error_percent": by_span(error_percent(counts)),
         "intervals_95_percent": intervals(rates),
         "lost": int((shares > LOST).sum()),
+    }
+
+
+def naturalness(folder: Path, texts: dict[int, str]) -> dict[str, float | None]:
+    rows = [row for row in read_rows(folder / VERDICTS) if row["line"] in texts]
+    if all(row["mos"] is None for row in rows):
+        return {}
+    return {
+        "distillmos": mean_of(rows, "mos"),
+        "distillmos_5th_percentile": fifth_of(rows, "mos"),
     }
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from recipes.mini_voice import encode, talker_files
 from recipes.mini_voice.common import DEVICE, load_half
-from recipes.mini_voice.lines import SPEAKER
+from recipes.mini_voice.lines import SPEAKER, load_lines
 from recipes.mini_voice.settings import decoder_config, load_settings, parser
 from recipes.mini_voice.speak import speak
 from vivace.model.codec_decoder import CodecDecoder
@@ -44,7 +44,7 @@ def main() -> None:
         f"made_{line}": to_int16(decoder, torch.from_numpy(known[line])) for line in chosen
     }
     if args.talker is not None:
-        lines = Path(settings.data.lines).read_text().splitlines()
+        lines = load_lines(Path(settings.data.lines))
         tokenizer = TextTokenizer.from_folder(Path(settings.tokenizer.folder))
         talker = talker_files.build(settings, tokenizer)
         talker_files.load(talker, args.talker)

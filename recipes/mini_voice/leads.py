@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from recipes.mini_voice.encode import LEADS
+from recipes.mini_voice.lines import load_lines
 from recipes.mini_voice.more_codes import encode_waves
 from recipes.mini_voice.settings import FRAME, load_settings, parser
 from recipes.mini_voice.synthesize import Teacher, read_lines
@@ -25,7 +26,7 @@ def main() -> None:
     data, size = settings.data, settings.data.lead_frames
     trainer = build(settings).eval()
     restore(trainer, args.resume)
-    lines = list(enumerate(Path(data.lines).read_text().splitlines()))
+    lines = list(enumerate(load_lines(Path(data.lines))))
     lines = lines[data.num_dev : data.num_dev + data.num_leads]
     silence = np.zeros(size * FRAME, np.int16)
     waves = [np.concatenate((silence, wave)) for _, wave, _ in read_lines(Teacher(data), lines)]

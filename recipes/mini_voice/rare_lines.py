@@ -1,8 +1,8 @@
-"""Write lines with rare words and names, hard lines, long sentences and paragraphs for the talker.
+"""Write lines for the talker alone: rare words, names, conversation, layouts, paragraphs.
 
 The words come from the teacher's lexicons. Ordinary sentences have too few different words to learn
-English spelling from. All lines are normalized by the front end, so the teacher reads the text that
-the talker sees.
+English spelling from. All lines are normalized by the front end. Those of `benchmarks/texts` are
+left out. `--codec-lines N` keeps N training lines in `lines` and moves the others to this file.
 """
 
 from __future__ import annotations
@@ -15,10 +15,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from recipes.mini_voice.hard_lines import HardLines
+from recipes.mini_voice.layout_lines import LayoutLines
+from recipes.mini_voice.lines import load_lines, save_lines
 from recipes.mini_voice.settings import load_settings, parser
+from recipes.mini_voice.talk_lines import TalkLines
 from recipes.mini_voice.templates import JOINS, template_lines
 from vivace.text.normalize import normalize_text
 
+TEXTS = Path(__file__).parents[2] / "benchmarks" / "texts"
 WORD = re.compile(r"[A-Za-z]{5,}")
 LONGEST = 300  # characters of a paragraph
 ENDS = (".", ".", ".", ".", "!", "?")
@@ -49,16 +53,19 @@ class Writer:
         )
         self._rng = rng = random.Random(seed)
         self._sentences = sentences
-        self._names = Deck([w for w in gold if w.isalpha() and w.istitle() and len(w) > 3], rng)
+        names = [w for w in gold if w.isalpha() and w.istitle() and len(w) > 3]
+        self._names = Deck(names, rng)
         common = Deck([w for w in gold if w.isalpha() and w.islower() and len(w) > 2], rng)
         rare = Deck([w for w in silver if w.isalpha() and w.islower() and len(w) > 3], rng)
         self._word = lambda: (rare if rng.random() < 0.15 else common).draw()
         self._hard = HardLines([w for w in gold if w.isalpha() and w.islower()], rng)
+        self._talk, self._layout = TalkLines(names, rng), LayoutLines(sentences, rng)
 
     def lines(self, count: int) -> list[str]:
         makers: list[tuple[Callable[[], str], int]] = [
             (self._sentence, 26), (self._list, 7), (self._few, 10), (self._named, 10),
-            (self._paragraph, 15), (self._joined, 7), (self._hard.line, 25),
+            (self._paragraph, 15), (self._joined, 7), (self._hard.line, 25), (self._talk.line, 30),
+            (self._layout.line, 18),
         ]  # fmt: skip
         functions, weights = zip(*makers, strict=True)
         found: dict[str, None] = {}
@@ -139,17 +146,33 @@ class Writer:
         )
 
 
+def words_of(line: str) -> str:
+    """The words of a line without case and punctuation."""
+    return " ".join(re.findall(r"[a-z0-9']+", line.lower()))
+
+
+def held_out_lines() -> set[str]:
+    """The words of the lines in `benchmarks/texts`, as written and normalized."""
+    lines = [line for path in sorted(TEXTS.glob("*.txt")) for line in load_lines(path)]
+    return {words_of(one) for line in lines for one in (line, normalize_text(line))}
+
+
 def main() -> None:
-    args = parser(__doc__).parse_args()
+    options = parser(__doc__)
+    options.add_argument("--codec-lines", type=int, metavar="N")
+    args = options.parse_args()
     data = load_settings(args.smoke, args.set).data
-    lines = Path(data.lines).read_text().splitlines()
+    lines = load_lines(Path(data.lines))
     made = Writer(Path(data.teacher), lines[data.num_dev :], data.rare_seed).lines(data.num_rare)
     templates = template_lines(data.num_more_templates, seed=data.rare_seed + 4)
     made += [normalize_text(line) for line in templates]
-    random.Random(19).shuffle(made)
-    known = set(lines)
-    rare = [line for line in made if line not in known]
-    Path(data.rare).write_text("\n".join(rare) + "\n")
+    known = {words_of(line) for line in lines} | held_out_lines()
+    rare = [line for line in made if words_of(line) not in known]
+    if args.codec_lines:
+        rare += lines[data.num_dev + args.codec_lines :]
+        save_lines(Path(data.lines), lines[: data.num_dev + args.codec_lines])
+    random.Random(19).shuffle(rare)
+    save_lines(Path(data.rare), rare)
     print(len(rare), "lines")
 
 

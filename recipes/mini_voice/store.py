@@ -93,6 +93,7 @@ class Store:
         shards = plan(data)
         self._pending = list(range(len(shards)))
         self._dev = {i for i, lines in enumerate(shards) if lines[0][0] % SPEAKER < data.num_dev}
+        self._speakers = [lines[0][0] // SPEAKER for lines in shards]
         self._min_hours = data.min_hours
         self.train = _part(data.max_hours, num_books)
         self.dev = _part(min(1.0, data.max_hours), num_books)
@@ -120,10 +121,25 @@ class Store:
     def hours(self) -> float:
         return self.train.num_frames * FRAME / SAMPLE_RATE / 3600
 
+    @property
+    def _is_enough(self) -> bool:
+        speakers = {line // SPEAKER for line in self.train.lines}
+        return self.hours >= self._min_hours and len(speakers) == self.num_speakers
+
+    def _ready(self) -> list[int]:
+        """New shards, those of all speakers in turn: no speaker waits for the shards of another."""
+        names = {path.name for path in self._folder.glob("?????.npz")}
+        found = [index for index in self._pending if f"{index:05d}.npz" in names]
+        counts = dict.fromkeys(range(self.num_speakers), 0)
+        ranks = {}
+        for index in found:
+            ranks[index] = counts[self._speakers[index]]
+            counts[self._speakers[index]] += 1
+        return sorted(found, key=ranks.__getitem__)
+
     def poll(self, most: int = 4) -> None:
         """Take up to `most` new shards."""
-        names = {path.name for path in self._folder.glob("?????.npz")}
-        ready = [index for index in self._pending if f"{index:05d}.npz" in names][:most]
+        ready = self._ready()[:most]
         for index in ready:
             part = self.dev if index in self._dev else self.train
             part.add(self._folder / f"{index:05d}.npz", self._known, self._uncoded)
@@ -154,15 +170,16 @@ class Store:
         self._pending = []
 
     def wait(self, *, complete: bool = False, timeout: float = 300.0) -> None:
+        """Wait for all shards, or for enough hours and a train shard of every speaker."""
         begun = time.perf_counter()
-        while not (self.is_complete if complete else self.hours >= self._min_hours):
+        while not self.is_complete and (complete or not self._is_enough):
             if time.perf_counter() - begun > timeout:
                 print(f"shards missing: {len(self._pending)}", flush=True)
-                if not self.train.starts:
-                    raise SystemExit("no audio: is synthesis running?")
                 break
-            self.poll(most=64)
+            self.poll(most=MAX_UTTERANCES)
             time.sleep(0.2)
+        if not self.train.starts:
+            raise SystemExit("no audio: is synthesis running?")
         print(f"audio: {self.hours:.2f} h, {len(self.train.starts)} utterances", flush=True)
 
     def sample_frames(

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from recipes.mini_voice.lines import SPEAKER
+from recipes.mini_voice.lines import SPEAKER, load_lines
+from recipes.mini_voice.reading import for_teacher
 from recipes.mini_voice.settings import FRAME, LABEL, SAMPLE_RATE, load_settings, parser
 from recipes.mini_voice.voices import TRAINING_VOICES, Voice, Voices
 
@@ -139,7 +140,7 @@ class Teacher:
         """
         rng = np.random.default_rng(seed)
         waves, labels = [], []
-        for phonemes in self._tts.phonemize(text):
+        for phonemes in self._tts.phonemize(for_teacher(text)):
             ids = self._tts.ids(phonemes)
             wave, label = self._say(ids, seed, rng)
             waves.append(wave)
@@ -226,7 +227,7 @@ def work(data: SimpleNamespace, jobs: Any, folder: Path) -> None:
 
 def plan(data: SimpleNamespace) -> list[list[tuple[int, str]]]:
     """The lines of each shard, dev lines first. A shard never mixes dev lines or speakers."""
-    lines = Path(data.lines).read_text().splitlines()[: data.max_lines or None]
+    lines = load_lines(Path(data.lines))[: data.max_lines or None]
     dev, train = [], []
     for speaker in range(len(data.speakers)):
         numbered = list(enumerate(lines, start=speaker * SPEAKER))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
+from recipes.mini_voice.lines import load_lines
 from recipes.mini_voice.settings import load_settings, parser
 from vivace.text.tokenizer import QWEN2_PATTERN, TextTokenizer
 
@@ -108,7 +109,7 @@ def write(folder: Path, vocab: dict[str, int], merges: list[tuple[str, str]]) ->
 def main() -> None:
     args = parser(__doc__).parse_args()
     settings = load_settings(args.smoke, args.set)
-    lines = Path(settings.data.lines).read_text().splitlines()[settings.data.num_dev :]
+    lines = load_lines(Path(settings.data.lines))[settings.data.num_dev :]
     folder = Path(settings.tokenizer.folder)
     write(folder, *learn(lines, settings.tokenizer.num_merges))
     tokenizer = TextTokenizer.from_folder(folder)

@@ -19,31 +19,6 @@ from tests.support.project import ROOT
 
 pytest.importorskip("tomllib", reason="the recipe reads TOML with Python 3.11's own library")
 RECIPE = ROOT / "recipes" / "mini_voice"
-TEACHER = """
-import numpy as np
-
-
-class dsp:
-    synth = staticmethod(lambda wave, rng: wave + rng.normal(0, 1e-3, len(wave)))
-
-
-class Session:
-    def run(self, _, feed):
-        ids = feed["ids"][0]
-        tones = np.repeat(0.002 * ids, 2 * 600)
-        return [0.2 * np.sin(np.cumsum(tones))[None], np.full((1, len(ids)), 2)]
-
-
-class Hibari:
-    def __init__(self, model, threads):
-        self.sess = Session()
-
-    def phonemize(self, text):
-        return [text]
-
-    def ids(self, phonemes):
-        return [ord(letter) % 170 + 1 for letter in phonemes]
-"""
 KOKORO = """
 import numpy as np
 
@@ -65,9 +40,11 @@ SENTENCES = [f"This is sentence {word}, and it says little more." for word in "a
 @pytest.fixture
 def workplace(tmp_path: Path) -> Path:
     """A folder with `build/`, lines, and a teacher with a lexicon."""
+    from recipes.mini_voice.fake_carry import HIBARI
+
     assets = tmp_path / "build" / "hibari" / "hibari" / "assets"
     assets.mkdir(parents=True)
-    (assets.parent / "__init__.py").write_text(TEACHER)
+    (assets.parent / "__init__.py").write_text(HIBARI)
     letters = [a + b for a in "abcdefgh" for b in "ijklmn"]
     words = {f"str{one}": "" for one in letters} | {f"Br{one}": "" for one in letters}
     for name in ("gold", "silver"):

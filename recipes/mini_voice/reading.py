@@ -1,0 +1,36 @@
+"""What the teachers read of a written line.
+
+The talker learns from the written text, with line breaks, quotes and ellipses. The teachers get the
+plain text that the front end makes of it, so both texts sound the same. Three spellings are changed
+as well, which the teachers' dictionary reads wrongly (hibari 0.2.1):
+
+- Quotation marks keep a word from being found: "yes" ends in a z and "this" begins like "thin".
+- "no." at the end of a sentence is read as "number".
+- The letter A is read as the article: "plan A", "U S A".
+"""
+
+from __future__ import annotations
+
+import re
+
+from vivace.text.breaks import BreakReader
+from vivace.text.plain import PlainRules, PlainText
+
+RULES = PlainRules(drops_ellipsis=True, drops_quotes=True)
+_NO = re.compile(r"\bno\.(?!\s*\d)")
+_BEFORE_LETTER = "plan|grade|vitamin|type|letter|group|class|gate|seat|option|section|team|part|the"
+_LETTER_A = re.compile(
+    rf"\bA(?= [A-Z]\b)|(?<=\b[A-Z] )A\b(?!\.)|\b((?i:{_BEFORE_LETTER})) A\b(?!['.]| [A-Z][a-z])"
+)
+
+
+def for_teacher(text: str) -> str:
+    """The plain text of one line in spellings that the teachers read correctly."""
+    breaks, plain = BreakReader(), PlainText(RULES)
+    marked = breaks.feed(text) + breaks.finish()
+    return respelled(plain.feed(marked) + plain.finish())
+
+
+def respelled(text: str) -> str:
+    text = _NO.sub("know.", text)
+    return _LETTER_A.sub(lambda found: f"{found[1]} eh" if found[1] else "eh", text)

@@ -19,10 +19,10 @@ from vivace.backends.base import CodecPrecision, Samples
 from vivace.errors import BackendError, BackendUnavailableError
 from vivace.model.config import CodecDecoderConfig
 
-KERNELS = ("amx", "avx512", "avx2", "half", "neon", "baseline")  # instruction sets, fastest first
+KERNELS = ("bf16", "amx", "avx512", "avx2", "half", "neon", "baseline")  # instruction sets, fastest first
 INEXACT_KERNELS: dict[CodecPrecision, tuple[str, ...]] = {  # excluded by a precision
-    "float32": ("amx", "half"),
-    "split": ("half",),
+    "float32": ("bf16", "amx", "half"),
+    "split": ("bf16", "half"),
 }
 ERRORS = {  # `Result` in native/api.h
     -1: "there is not enough memory",

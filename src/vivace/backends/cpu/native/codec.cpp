@@ -20,11 +20,17 @@ bool CodecDecoder::decode(float* state, int64_t num_past, const int64_t* codes, 
     return true;
 }
 
-// Each thread does a contiguous part of the work; all threads meet at the end.
+// Each thread does a contiguous part of the work.
 template <class Work>
-void CodecDecoder::share(int64_t count, int thread, const Work& work) {
+void CodecDecoder::for_part(int64_t count, int thread, const Work& work) const {
     const int64_t end = count * (thread + 1) / pool_.size();
     for (int64_t i = count * thread / pool_.size(); i < end; ++i) work(i);
+}
+
+// All threads meet at the end.
+template <class Work>
+void CodecDecoder::share(int64_t count, int thread, const Work& work) {
+    for_part(count, thread, work);
     pool_.barrier();
 }
 
@@ -32,21 +38,23 @@ void CodecDecoder::convolve(const Conv& conv, const float* x, int64_t num_rows,
                             const Epilogue& epilogue, int thread) {
     const SplitKernels& split = kernels_.split;
     const bool is_split = !conv.split.empty();
+    const Rows rows{x, split_.data(), num_rows + conv.reach()};
     if (is_split) {
-        const int64_t width = split_width(conv.num_in, split.num_parts);
-        share(num_rows + conv.reach(), thread, [&](int64_t row) {
-            split.split_row(x + row * conv.num_in, conv.num_in, split_.data() + row * width);
+        share(rows.count, thread, [&](int64_t row) {
+            split.split_row(x + row * conv.num_in, conv.num_in, row, rows.count, split_.data());
         });
     }
     const auto run = is_split ? split.convolve : kernels_.convolve;
-    const void* rows = is_split ? static_cast<const void*>(split_.data()) : x;
     // All rows of a panel before the next panel: the weights are read from memory once.
     const int64_t num_parts = (num_rows + MAX_CONV_ROWS - 1) / MAX_CONV_ROWS;
-    share(conv.num_panels() * num_parts, thread, [&](int64_t i) {
+    if (is_split && split.begin) split.begin();
+    for_part(conv.num_panels() * num_parts, thread, [&](int64_t i) {
         const int64_t begin = i % num_parts * MAX_CONV_ROWS;
         const int64_t end = std::min(begin + MAX_CONV_ROWS, num_rows);
         run(conv, rows, begin, end, i / num_parts, epilogue, sums_[thread].data());
     });
+    if (is_split && split.end) split.end();
+    pool_.barrier();
 }
 
 // The past of a layer before its new rows. Other threads write those rows at the same time.
@@ -125,7 +133,7 @@ void CodecDecoder::run_block(const Pass& pass, const Block& block, int thread) {
     const int64_t size = shape.hidden_size, num_rows = pass.num_frames;
     const int64_t q_width = shape.num_heads * shape.head_dim;
     const int64_t qkv_width = q_width + 2 * shape.num_kv_heads * shape.head_dim;
-    const auto normalize = [&](const std::vector<float>& weight) {
+    const auto normalize = [&](const Buffer<float>& weight) {
         share(num_rows, thread, [&](int64_t row) {
             kernels_.rms_norm(hidden_.data() + row * size, size, weight.data(), rms_eps_,
                               normal_.data() + row * size);

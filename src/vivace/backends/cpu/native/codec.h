@@ -52,17 +52,17 @@ public:
 
 private:
     struct SnakeWeights {
-        std::vector<float> frequency, gain;  // repeated for every output row of a convolution
+        Buffer<float> frequency, gain;  // repeated for every output row of a convolution
         Snake view() const { return {frequency.data(), gain.data()}; }
     };
     struct Block {  // of the transformer
-        std::vector<float> first_norm, second_norm, first_scale, second_scale;
+        Buffer<float> first_norm, second_norm, first_scale, second_scale;
         Conv qkv, out, gate_up, down;
         int64_t ring = 0;  // offset of keys and values in the state
     };
     struct Upsample {  // a transposed convolution and a ConvNeXt layer
         Conv widen, expand, contract;
-        std::vector<float> taps, bias, norm_weight, norm_bias, gamma;  // taps: [tap, channels]
+        Buffer<float> taps, bias, norm_weight, norm_bias, gamma;  // taps: [tap, channels]
         Tail tail;
     };
     struct Unit {
@@ -77,7 +77,7 @@ private:
         std::vector<Unit> units;
         int64_t rate = 0, num_channels = 0;  // of the output
         int64_t max_rows = 0;  // of the input, at once
-        std::vector<float> input, residual, active, hidden;  // scratch
+        Buffer<float> input, residual, active, hidden;  // scratch
     };
 
     // -- construction
@@ -93,7 +93,7 @@ private:
                          int64_t num_taps, Precision precision = Precision::full);
     SnakeWeights take_snake(TensorList& tensors, int64_t num_channels, int64_t num_repeats) const;
     // Repeated, then padded with zeros to whole vectors.
-    std::vector<float> take_padded(TensorList& tensors, int64_t size, int64_t num_repeats = 1) const;
+    Buffer<float> take_padded(TensorList& tensors, int64_t size, int64_t num_repeats = 1) const;
     void take_quantizer(TensorList& tensors);
     void take_transformer(TensorList& tensors);
     void take_upsampling(TensorList& tensors, const std::vector<int64_t>& ratios);
@@ -110,7 +110,7 @@ private:
         float* samples;
     };
     struct Target {  // where a stage writes the input of the next layer
-        std::vector<float>& rows;  // begins with the past
+        Buffer<float>& rows;  // begins with the past
         const Tail& tail;
         const SnakeWeights& snake;
     };
@@ -126,6 +126,8 @@ private:
     void convolve(const Conv& conv, const float* x, int64_t num_rows, const Epilogue& epilogue,
                   int thread);
     template <class Work>
+    void for_part(int64_t count, int thread, const Work& work) const;
+    template <class Work>
     void share(int64_t count, int thread, const Work& work);
     static void read_tail(const Pass& pass, const Tail& tail, float* rows, int thread);
     static void keep_tail(const Pass& pass, const Tail& tail, const float* rows, int64_t num_rows,
@@ -137,20 +139,20 @@ private:
     Pool pool_;
     std::mutex mutex_;  // of `decode`, which uses the scratch below
     int64_t state_size_ = 0, frame_size_ = 1, up_ratio_ = 1, capacity_ = 0;
-    std::vector<float> codebooks_;  // [quantizers, codes, width]
+    Buffer<float> codebooks_;  // [quantizers, codes, width]
     Conv quantizer_out_, pre_conv_, input_proj_, output_proj_, first_conv_, last_conv_;
     Tail pre_tail_, first_tail_, last_tail_;
-    std::vector<float> final_norm_, frequencies_;
+    Buffer<float> final_norm_, frequencies_;
     SnakeWeights last_snake_;
     std::vector<Block> blocks_;
     std::vector<Upsample> upsampling_;
     std::vector<Stage> stages_;
     // Scratch of a pass, as rows. Inputs of convolutions begin with their past.
-    std::vector<float> vectors_, quantized_, latents_, hidden_, normal_, wide_, mixed_, angles_;
-    std::vector<float> up_normal_, up_wide_, first_input_, last_input_;
-    std::vector<std::vector<float>> up_rows_;         // of each upsampling layer
-    std::vector<std::vector<float>> sums_, scores_;  // of each thread
-    std::vector<uint16_t> split_;                    // rows of `SplitKernels::split_row`
+    Buffer<float> vectors_, quantized_, latents_, hidden_, normal_, wide_, mixed_, angles_;
+    Buffer<float> up_normal_, up_wide_, first_input_, last_input_;
+    std::vector<Buffer<float>> up_rows_;        // of each upsampling layer
+    std::vector<Buffer<float>> sums_, scores_;  // of each thread
+    Buffer<uint16_t> split_;                         // rows of `SplitKernels::split_row`
 };
 
 }  // namespace vivace::codec

@@ -18,7 +18,9 @@ const vivace::codec::Kernels& pick_kernels(const char* name, const char* exclude
                                            const CodecShape& shape) {
     // Fewer channels would leave a part of every AMX tile empty.
     const bool fills_tiles = shape.decoder_dim >> shape.num_rates >= vivace::codec::SPLIT_DEPTH;
-    for (const auto* kernels : {fills_tiles || name ? vivace::codec::kernels_amx() : nullptr,
+    const bool may_tile = fills_tiles || name;
+    for (const auto* kernels : {may_tile ? vivace::codec::kernels_bf16() : nullptr,
+                                may_tile ? vivace::codec::kernels_amx() : nullptr,
                                 vivace::codec::kernels_avx512(), vivace::codec::kernels_avx2(),
                                 vivace::codec::kernels_half(), vivace::codec::kernels_plain()})
         if (kernels && (name ? std::strcmp(name, kernels->name) == 0

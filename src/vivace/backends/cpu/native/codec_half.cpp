@@ -35,7 +35,8 @@ inline float16x4_t round_input(const float* from) {  // NaN and infinity stay as
     return vcvt_f16_f32(vbslq_f32(vcageq_f32(x, vdupq_n_f32(INFINITY)), x, clamped));
 }
 
-void split_row(const float* x, int64_t num_in, uint16_t* out) {
+void split_row(const float* x, int64_t num_in, int64_t row, int64_t, uint16_t* all) {
+    uint16_t* out = all + row * split_width(num_in, 1);
     int64_t i = 0;
     for (; i + LANES <= num_in; i += LANES) vst1_u16(out + i, vreinterpret_u16_f16(round_input(x + i)));
     if (i < num_in) {
@@ -90,8 +91,6 @@ float column_scale(const Conv& conv, const float* weight, int64_t width) {
 // Of each panel: [taps, padded depth, lanes of the panel].
 void split_weight(Conv& conv) {
     const int64_t padded = padded_depth(conv);
-    conv.split.assign(conv.bias.size() * conv.num_taps * padded, 0);
-    conv.split_scale.resize(conv.bias.size());
     for (int64_t panel = 0; panel < conv.num_panels(); ++panel) {
         const int64_t first = conv.panel_starts[panel] * HALF_LANES;
         const int64_t width = conv.panel_starts[panel + 1] * HALF_LANES - first;
@@ -107,7 +106,6 @@ void split_weight(Conv& conv) {
                 }
         }
     }
-    conv.weight = {};
 }
 
 // sum + weight * x[LANE]. For the intrinsic, GCC copies the lane to a vector first.
@@ -190,9 +188,9 @@ void convolve_half_panel(const Conv& conv, const __fp16* x, int64_t begin, int64
         finish(conv, epilogue, begin, end, first + column, sums + column, width);
 }
 
-void convolve_half(const Conv& conv, const void* rows, int64_t begin, int64_t end, int64_t panel,
+void convolve_half(const Conv& conv, const Rows& rows, int64_t begin, int64_t end, int64_t panel,
                    const Epilogue& epilogue, float* sums) {
-    const __fp16* x = static_cast<const __fp16*>(rows);
+    const __fp16* x = reinterpret_cast<const __fp16*>(rows.split);
     if (conv.panel_starts[panel + 1] - conv.panel_starts[panel] == 1)
         return convolve_half_panel<1>(conv, x, begin, end, panel, epilogue, sums);
     convolve_half_panel<HALF_VECTORS>(conv, x, begin, end, panel, epilogue, sums);

@@ -9,10 +9,29 @@
 // rows nor the number of threads changes its order, so samples do not depend on chunk sizes.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <new>
 #include <vector>
 
 namespace vivace::codec {
+
+// Begins at a cache line: vectors and tiles do not cross lines.
+template <class T>
+struct LineAllocator {
+    using value_type = T;
+    static constexpr std::align_val_t LINE{64};
+
+    LineAllocator() = default;
+    template <class U>
+    LineAllocator(const LineAllocator<U>&) {}
+    T* allocate(size_t count) { return static_cast<T*>(::operator new(count * sizeof(T), LINE)); }
+    void deallocate(T* memory, size_t) { ::operator delete(memory, LINE); }
+    bool operator==(const LineAllocator&) const { return true; }
+    bool operator!=(const LineAllocator&) const { return false; }
+};
+template <class T>
+using Buffer = std::vector<T, LineAllocator<T>>;
 
 struct Snake {  // x + sin^2(x * frequency) * gain; padded to whole vectors
     const float* frequency = nullptr;
@@ -39,14 +58,21 @@ struct Epilogue {
 struct Conv {
     int64_t num_in = 0, num_out = 0, num_taps = 1, dilation = 1;
     std::vector<int> panel_starts;  // first vector of each panel, and the end
-    std::vector<float> weight;      // of each panel: [taps, in, lanes of the panel]
-    std::vector<float> bias;        // padded to whole vectors
-    // The weight in the format of `SplitKernels::split_weight`, which replaces `weight`; or empty.
-    std::vector<uint16_t> split;
-    std::vector<float> split_scale;  // per output; AMX has none
+    Buffer<float> weight;           // of each panel: [taps, in, lanes of the panel]
+    Buffer<float> bias;             // padded to whole vectors
+    // The weight in the format of `SplitKernels::split_weight`, instead of `weight`; or empty.
+    Buffer<uint16_t> split;
+    Buffer<float> split_scale;  // per output; AMX has none
 
     int64_t num_panels() const { return static_cast<int64_t>(panel_starts.size()) - 1; }
     int64_t reach() const { return (num_taps - 1) * dilation; }
+};
+
+// The input of a convolution: its past, then its new rows.
+struct Rows {
+    const float* full = nullptr;      // [count, num_in]
+    const uint16_t* split = nullptr;  // all rows as `SplitKernels::split_row` writes them
+    int64_t count = 0;
 };
 
 struct Attention {
@@ -55,15 +81,20 @@ struct Attention {
     const float* keys;  // [capacity, 2, kv_heads * head_dim]: the key and the value of a row
 };
 
-// Convolutions of numbers of 16 bits. A row has `split_width(num_in, num_parts)` of them.
+// Convolutions of numbers of 16 bits; `split_width(num_in, num_parts)` of them are a row.
 struct SplitKernels {
     int num_parts = 0;  // numbers per channel; 0: all convolutions are float32
     int num_lanes = 0, max_vectors = 0;
     bool is_for_all = false;  // false: only for the stages of the decoder
-    void (*split_row)(const float* x, int64_t num_in, uint16_t* out) = nullptr;
-    void (*split_weight)(Conv& conv) = nullptr;  // replaces `weight` by `split`
-    void (*convolve)(const Conv&, const void* x, int64_t begin, int64_t end, int64_t panel,
+    // Writes one of `num_rows` rows.
+    void (*split_row)(const float* x, int64_t num_in, int64_t row, int64_t num_rows,
+                      uint16_t* out) = nullptr;
+    void (*split_weight)(Conv& conv) = nullptr;  // fills `split` and `split_scale`, which are zero
+    void (*convolve)(const Conv&, const Rows&, int64_t begin, int64_t end, int64_t panel,
                      const Epilogue&, float* sums) = nullptr;
+    // Before and after the calls of `convolve` of one thread; may be null.
+    void (*begin)() = nullptr;
+    void (*end)() = nullptr;
 };
 
 struct Kernels {
@@ -72,7 +103,7 @@ struct Kernels {
     int max_vectors;  // of a panel
     SplitKernels split;
     // Rows `begin` to `end` of one panel; `sums` is scratch for MAX_CONV_ROWS rows of the panel.
-    void (*convolve)(const Conv&, const void* x, int64_t begin, int64_t end, int64_t panel,
+    void (*convolve)(const Conv&, const Rows&, int64_t begin, int64_t end, int64_t panel,
                      const Epilogue&, float* sums);
     // One output without activation: dot products over all taps and channels, clamped to -1 to 1.
     void (*convolve_to_one)(const Conv&, const float* x, int64_t begin, int64_t end, float* out);
@@ -101,5 +132,6 @@ const Kernels* kernels_half();
 const Kernels* kernels_avx2();
 const Kernels* kernels_avx512();
 const Kernels* kernels_amx();
+const Kernels* kernels_bf16();
 
 }  // namespace vivace::codec

@@ -15,6 +15,7 @@ using vivace::codec::Conv;
 using vivace::codec::Epilogue;
 using vivace::codec::Kernels;
 using vivace::codec::MAX_CONV_ROWS;
+using vivace::codec::Rows;
 using vivace::codec::Snake;
 
 // A tile of TILE_ROWS rows and MAX_VECTORS vectors fills the registers.
@@ -136,9 +137,9 @@ void convolve_panel(const Conv& conv, const float* x, int64_t begin, int64_t end
         finish(conv, epilogue, begin, end, (first + v) * LANES, sums + v * LANES, width);
 }
 
-void convolve(const Conv& conv, const void* rows, int64_t begin, int64_t end, int64_t panel,
+void convolve(const Conv& conv, const Rows& rows, int64_t begin, int64_t end, int64_t panel,
               const Epilogue& epilogue, float* sums) {
-    const float* x = static_cast<const float*>(rows);
+    const float* x = rows.full;
     switch (conv.panel_starts[panel + 1] - conv.panel_starts[panel]) {
         case 1: return convolve_panel<1>(conv, x, begin, end, panel, epilogue, sums);
         case 2: return convolve_panel<2>(conv, x, begin, end, panel, epilogue, sums);

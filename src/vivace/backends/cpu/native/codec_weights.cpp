@@ -81,7 +81,13 @@ Conv CodecDecoder::pack(int64_t num_in, int64_t num_out, int64_t num_taps, int64
         copy_panel(first, std::min(width, num_out - first), width,
                    conv.weight.data() + first * num_taps * num_in);
     });
-    if (is_split) split.split_weight(conv);
+    if (is_split) {
+        const int64_t depth = num_taps * split_width(num_in, split.num_parts);
+        conv.split.assign(conv.bias.size() * depth, 0);
+        conv.split_scale.assign(conv.bias.size(), 0.0f);
+        split.split_weight(conv);
+        conv.weight = {};
+    }
     return conv;
 }
 
@@ -127,11 +133,11 @@ Conv CodecDecoder::take_transposed(TensorList& tensors, int64_t num_in, int64_t 
     return conv;
 }
 
-std::vector<float> CodecDecoder::take_padded(TensorList& tensors, int64_t size,
+Buffer<float> CodecDecoder::take_padded(TensorList& tensors, int64_t size,
                                              int64_t num_repeats) const {
     const float* values = tensors.take(size);
     const int num_lanes = std::max(kernels_.num_lanes, kernels_.split.num_lanes);
-    std::vector<float> padded(round_up(size * num_repeats, num_lanes), 0.0f);
+    Buffer<float> padded(round_up(size * num_repeats, num_lanes), 0.0f);
     for (int64_t i = 0; i < size * num_repeats; ++i) padded[i] = values[i % size];
     return padded;
 }
@@ -281,8 +287,8 @@ void CodecDecoder::allocate() {
     last_input_.resize((last_tail_.num_rows + rows) * last_conv_.num_in);
     const int64_t panel = std::max(kernels_.max_vectors * kernels_.num_lanes,
                                    kernels_.split.max_vectors * kernels_.split.num_lanes);
-    sums_.assign(pool_.size(), std::vector<float>(MAX_CONV_ROWS * panel));
-    scores_.assign(pool_.size(), std::vector<float>(shape.window));
+    sums_.assign(pool_.size(), Buffer<float>(MAX_CONV_ROWS * panel));
+    scores_.assign(pool_.size(), Buffer<float>(shape.window));
 }
 
 }  // namespace vivace::codec

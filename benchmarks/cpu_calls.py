@@ -1,6 +1,6 @@
 """Whole calls on this CPU as a user sees them: memory, load time, first audio and speed.
 
-    python benchmarks/cpu_calls.py 0.6B-CustomVoice --out build/cpu_calls --threads 2 \
+    python benchmarks/cpu_calls.py 0.6B-CustomVoice --out build/cpu_calls --threads 2 8 \
         --json benchmarks/results/cpu-calls-0.6B-arm.json
 
 A released shape is written to OUT with random weights, so times and memory are real and the audio
@@ -47,20 +47,21 @@ def main() -> None:
             write_checkpoint(arguments.shape, source, CPU)
     rows = []
     for weights in arguments.weights:
-        folder = source
-        row: dict[str, Any] = {"weights": weights, "threads": arguments.threads}
+        folder, quantized = source, {}
         if weights != "full":
             folder = arguments.out / f"{source.name}-{weights}"
             if not folder.exists():
-                row["quantize"] = start_child(arguments, "quantize", source, weights)
-        row |= start_child(arguments, "speak", folder, "full")
-        rows.append(row)
-        print(json.dumps(row), flush=True)
+                quantized = {"quantize": start_child(arguments, "quantize", source, weights, 0)}
+        for threads in arguments.threads:
+            row = {"weights": weights, "threads": threads, **quantized}
+            row |= start_child(arguments, "speak", folder, "full", threads)
+            rows.append(row)
+            print(json.dumps(row), flush=True)
     report = {
         "benchmark": "cpu_calls",
         "shape": source.name,
         "frames": arguments.frames,
-        "machine": machine() | {"threads": arguments.threads},
+        "machine": machine() | {"threads": max(arguments.threads)},
         "note": arguments.note,
         "results": rows,
     }
@@ -74,7 +75,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder for written checkpoints")
     choices = ["full", "int8", "int4"]
     parser.add_argument("--weights", nargs="+", default=["int8", "int4"], choices=choices)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, nargs="+", default=[2])
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--frames", type=int, default=50, help="frames of every speech")
     parser.add_argument("--repeats", type=int, default=3, help="the median is reported")
@@ -85,12 +86,13 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def start_child(
-    arguments: argparse.Namespace, task: str, folder: Path, weights: str
+    arguments: argparse.Namespace, task: str, folder: Path, weights: str, threads: int
 ) -> dict[str, Any]:
-    names = ("threads", "frames", "repeats", "out", "json")
+    names = ("frames", "repeats", "out", "json")
     options = [text for name in names for text in (f"--{name}", str(getattr(arguments, name)))]
     batches = map(str, arguments.batches)
     command = [sys.executable, __file__, str(folder), "--child", task, "--weights", weights]
+    command += ["--threads", str(threads)]
     done = subprocess.run(
         [*command, *options, "--batches", *batches], check=True, stdout=subprocess.PIPE, text=True
     )
@@ -114,8 +116,9 @@ def measure_quantizing(folder: Path, out: Path, weights: IntWeights) -> dict[str
 
 def measure_speech(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     imported = memory_gb()
+    [threads] = arguments.threads
     began = time.perf_counter()
-    with TTS.load(folder, device="cpu", threads=arguments.threads) as tts:
+    with TTS.load(folder, device="cpu", threads=threads) as tts:
         load_s = time.perf_counter() - began
         loaded = memory_gb()
         speak(tts, 1, arguments.frames)

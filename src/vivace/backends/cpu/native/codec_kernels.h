@@ -14,6 +14,8 @@
 #include <new>
 #include <vector>
 
+#include "unroll.h"
+
 namespace vivace::codec {
 
 // Begins at a cache line: vectors and tiles do not cross lines.

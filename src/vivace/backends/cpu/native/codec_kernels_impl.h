@@ -87,19 +87,19 @@ inline void multiply(const Part& part, const float* x, const float* weight, floa
     const int64_t stride = part.row_stride;
     Vector sum[ROWS][VECTORS] = {};
     if (!part.is_first)
-        for (int row = 0; row < ROWS; ++row)
-            for (int v = 0; v < VECTORS; ++v) sum[row][v] = load(sums + (row * VECTORS + v) * LANES);
+        UNROLL for (int row = 0; row < ROWS; ++row)
+            UNROLL for (int v = 0; v < VECTORS; ++v) sum[row][v] = load(sums + (row * VECTORS + v) * LANES);
     for (int64_t tap = 0; tap < part.num_taps; ++tap, x += part.tap_stride)
         for (int64_t i = 0; i < part.depth; ++i, weight += VECTORS * LANES) {
             Vector columns[VECTORS];
-            for (int v = 0; v < VECTORS; ++v) columns[v] = load(weight + v * LANES);
-            for (int row = 0; row < ROWS; ++row) {
+            UNROLL for (int v = 0; v < VECTORS; ++v) columns[v] = load(weight + v * LANES);
+            UNROLL for (int row = 0; row < ROWS; ++row) {
                 const float each = x[row * stride + i];
-                for (int v = 0; v < VECTORS; ++v) sum[row][v] = fma(each, columns[v], sum[row][v]);
+                UNROLL for (int v = 0; v < VECTORS; ++v) sum[row][v] = fma(each, columns[v], sum[row][v]);
             }
         }
-    for (int row = 0; row < ROWS; ++row)
-        for (int v = 0; v < VECTORS; ++v) store(sums + (row * VECTORS + v) * LANES, sum[row][v]);
+    UNROLL for (int row = 0; row < ROWS; ++row)
+        UNROLL for (int v = 0; v < VECTORS; ++v) store(sums + (row * VECTORS + v) * LANES, sum[row][v]);
 }
 
 template <int ROWS, int VECTORS>

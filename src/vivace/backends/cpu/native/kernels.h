@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "unroll.h"
+
 namespace vivace {
 
 constexpr int GROUP = 32;      // inputs that share a scale

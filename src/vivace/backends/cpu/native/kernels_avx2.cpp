@@ -84,30 +84,30 @@ inline void dot_int8(const int8_t* w, const int8_t* x, const float* x_scale, con
     const size_t groups = size_t(num_groups(int(in))), whole = in / GROUP;
     const size_t ahead = OUT == 1 ? AHEAD : OUT * in;  // the next rows of weights
     V total[OUT][ROWS];
-    for (int o = 0; o < OUT; ++o)
-        for (int r = 0; r < ROWS; ++r) total[o][r] = splat(0.0f);
+    UNROLL for (int o = 0; o < OUT; ++o)
+        UNROLL for (int r = 0; r < ROWS; ++r) total[o][r] = splat(0.0f);
     for (size_t g = 0; g < whole; ++g) {
         const size_t at = g * GROUP;
         __m256i first[ROWS], second[ROWS];
         V scale[ROWS];
-        for (int r = 0; r < ROWS; ++r) {
+        UNROLL for (int r = 0; r < ROWS; ++r) {
             first[r] = widen(x + size_t(r) * in + at);
             second[r] = widen(x + size_t(r) * in + at + 16);
             scale[r] = splat(x_scale[size_t(r) * groups + g]);
         }
-        for (int o = 0; o < OUT; ++o) {
+        UNROLL for (int o = 0; o < OUT; ++o) {
             const int8_t* from = w + size_t(o) * in + at;
             if (g % 2 == 0) __builtin_prefetch(from + ahead);
             const __m256i low = widen(from), high = widen(from + 16);
-            for (int r = 0; r < ROWS; ++r) {
+            UNROLL for (int r = 0; r < ROWS; ++r) {
                 const __m256i sums = _mm256_add_epi32(_mm256_madd_epi16(low, first[r]),
                                                       _mm256_madd_epi16(high, second[r]));
                 total[o][r] = fma(_mm256_cvtepi32_ps(sums), scale[r], total[o][r]);
             }
         }
     }
-    for (int o = 0; o < OUT; ++o)
-        for (int r = 0; r < ROWS; ++r) {
+    UNROLL for (int o = 0; o < OUT; ++o)
+        UNROLL for (int r = 0; r < ROWS; ++r) {
             out[o][r] = sum(total[o][r]);
             if (whole == groups) continue;
             int32_t rest = 0;
@@ -146,11 +146,11 @@ inline void dot_int4(const uint8_t* w, const uint16_t* w_scale, const int8_t* x,
     const __m256i mask = _mm256_set1_epi8(15);
     const size_t ahead = OUT == 1 ? AHEAD : OUT * count * 16;  // the next rows of weights
     V total[OUT][ROWS];
-    for (int o = 0; o < OUT; ++o)
-        for (int r = 0; r < ROWS; ++r) total[o][r] = splat(0.0f);
+    UNROLL for (int o = 0; o < OUT; ++o)
+        UNROLL for (int r = 0; r < ROWS; ++r) total[o][r] = splat(0.0f);
     size_t g = 0;
     for (; g + 2 <= count; g += 2) {
-        for (int o = 0; o < OUT; ++o) {
+        UNROLL for (int o = 0; o < OUT; ++o) {
             const uint8_t* from = w + (size_t(o) * count + g) * 16;
             if (g % 4 == 0) __builtin_prefetch(from + ahead);
             const __m256i packed = load_bytes(from);
@@ -158,7 +158,7 @@ inline void dot_int4(const uint8_t* w, const uint16_t* w_scale, const int8_t* x,
             const __m256i high = _mm256_and_si256(_mm256_srli_epi16(packed, 4), mask);
             const uint16_t* scale = w_scale + size_t(o) * count + g;
             const float first = _cvtsh_ss(scale[0]), second = _cvtsh_ss(scale[1]);
-            for (int r = 0; r < ROWS; ++r) {
+            UNROLL for (int r = 0; r < ROWS; ++r) {
                 const size_t at = size_t(r) * count + g;
                 const int8_t* codes = x + at * GROUP;
                 const __m256i sums = pair_sums(low, high, load_bytes(codes), load_bytes(codes + 32),
@@ -168,8 +168,8 @@ inline void dot_int4(const uint8_t* w, const uint16_t* w_scale, const int8_t* x,
             }
         }
     }
-    for (int o = 0; o < OUT; ++o)
-        for (int r = 0; r < ROWS; ++r) {
+    UNROLL for (int o = 0; o < OUT; ++o)
+        UNROLL for (int r = 0; r < ROWS; ++r) {
             out[o][r] = sum(total[o][r]);
             if (g == count) continue;
             const uint8_t* packed = w + (size_t(o) * count + g) * 16;

@@ -75,25 +75,25 @@ inline void dot_int8(const int8_t* w, const int8_t* x, const float* x_scale, con
     const __m512i lanes = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
     const size_t groups = size_t(num_groups(int(in)));
     V total[OUT][ROWS];
-    for (int o = 0; o < OUT; ++o)
-        for (int r = 0; r < ROWS; ++r) total[o][r] = splat(0.0f);
+    UNROLL for (int o = 0; o < OUT; ++o)
+        UNROLL for (int r = 0; r < ROWS; ++r) total[o][r] = splat(0.0f);
     const size_t ahead = OUT == 1 ? AHEAD : OUT * in;  // the next rows of weights
     size_t i = 0;
     for (; i + 64 <= in; i += 64) {  // two groups
         __m512i input[ROWS], first[ROWS];
         V scale[ROWS];
-        for (int r = 0; r < ROWS; ++r) {
+        UNROLL for (int r = 0; r < ROWS; ++r) {
             const size_t at = size_t(r) * groups + i / GROUP;
             input[r] = _mm512_loadu_si512(x + size_t(r) * in + i);
             first[r] = _mm512_loadu_si512(start + at * MAX_LANES);
             const __m128d pair = _mm_load_sd(reinterpret_cast<const double*>(x_scale + at));
             scale[r] = _mm512_permutexvar_ps(lanes, _mm512_castps128_ps512(_mm_castpd_ps(pair)));
         }
-        for (int o = 0; o < OUT; ++o) {
+        UNROLL for (int o = 0; o < OUT; ++o) {
             const int8_t* from = w + size_t(o) * in + i;
             __builtin_prefetch(from + ahead);
             const __m512i weight = _mm512_xor_si512(_mm512_loadu_si512(from), flip);
-            for (int r = 0; r < ROWS; ++r) {
+            UNROLL for (int r = 0; r < ROWS; ++r) {
                 const __m512i sums = _mm512_dpbusd_epi32(first[r], weight, input[r]);
                 total[o][r] = fma(_mm512_cvtepi32_ps(sums), scale[r], total[o][r]);
             }
@@ -103,14 +103,14 @@ inline void dot_int8(const int8_t* w, const int8_t* x, const float* x_scale, con
         const size_t g = i / GROUP;
         const bool is_pair = g + 1 < groups;
         const __mmask64 bytes = ~__mmask64(0) >> (64 - (in - i));
-        for (int r = 0; r < ROWS; ++r) {
+        UNROLL for (int r = 0; r < ROWS; ++r) {
             const size_t at = size_t(r) * groups + g;
             const __m512i input = _mm512_maskz_loadu_epi8(bytes, x + size_t(r) * in + i);
             const __m512i first = _mm512_maskz_loadu_epi32(__mmask16(is_pair ? 0xffff : 0xff),
                                                            start + at * MAX_LANES);
             const __m128 pair = _mm_maskz_loadu_ps(__mmask8(is_pair ? 3 : 1), x_scale + at);
             const V scale = _mm512_permutexvar_ps(lanes, _mm512_castps128_ps512(pair));
-            for (int o = 0; o < OUT; ++o) {
+            UNROLL for (int o = 0; o < OUT; ++o) {
                 const __m512i weight =
                     _mm512_xor_si512(_mm512_maskz_loadu_epi8(bytes, w + size_t(o) * in + i), flip);
                 const __m512i sums = _mm512_dpbusd_epi32(first, weight, input);
@@ -118,8 +118,8 @@ inline void dot_int8(const int8_t* w, const int8_t* x, const float* x_scale, con
             }
         }
     }
-    for (int o = 0; o < OUT; ++o)
-        for (int r = 0; r < ROWS; ++r) out[o][r] = sum(total[o][r]);
+    UNROLL for (int o = 0; o < OUT; ++o)
+        UNROLL for (int r = 0; r < ROWS; ++r) out[o][r] = sum(total[o][r]);
 }
 
 template <int OUT, int ROWS>
@@ -130,14 +130,14 @@ inline void dot_int4(const uint8_t* w, const uint16_t* w_scale, const int8_t* x,
     const size_t ahead = OUT == 1 ? AHEAD : OUT * count * 16;  // the next rows of weights
     const __m512i lanes = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
     V total[OUT][ROWS];
-    for (int o = 0; o < OUT; ++o)
-        for (int r = 0; r < ROWS; ++r) total[o][r] = splat(0.0f);
+    UNROLL for (int o = 0; o < OUT; ++o)
+        UNROLL for (int r = 0; r < ROWS; ++r) total[o][r] = splat(0.0f);
     for (size_t g = 0; g < count; g += 4) {
         const size_t left = count - g < 4 ? count - g : 4;
         const __mmask64 bytes = ~__mmask64(0) >> (64 - left * 16);
         const __mmask16 words = __mmask16(0xffff >> (16 - left * 4));
         const __mmask8 scales = __mmask8(0xff >> (8 - left));
-        for (int o = 0; o < OUT; ++o) {
+        UNROLL for (int o = 0; o < OUT; ++o) {
             const uint8_t* from = w + (size_t(o) * count + g) * 16;
             __builtin_prefetch(from + ahead);
             const __m512i packed = _mm512_maskz_loadu_epi8(bytes, from);
@@ -145,7 +145,7 @@ inline void dot_int4(const uint8_t* w, const uint16_t* w_scale, const int8_t* x,
             const __m512i high = _mm512_and_si512(_mm512_srli_epi16(packed, 4), mask);
             const __m128 scale =
                 _mm_cvtph_ps(_mm_maskz_loadu_epi16(scales, w_scale + size_t(o) * count + g));
-            for (int r = 0; r < ROWS; ++r) {
+            UNROLL for (int r = 0; r < ROWS; ++r) {
                 const size_t at = size_t(r) * count + g;
                 const int8_t* codes = x + at * GROUP;
                 __m512i sums = _mm512_maskz_loadu_epi32(words, start + at * MAX_LANES);
@@ -158,8 +158,8 @@ inline void dot_int4(const uint8_t* w, const uint16_t* w_scale, const int8_t* x,
             }
         }
     }
-    for (int o = 0; o < OUT; ++o)
-        for (int r = 0; r < ROWS; ++r) out[o][r] = sum(total[o][r]);
+    UNROLL for (int o = 0; o < OUT; ++o)
+        UNROLL for (int r = 0; r < ROWS; ++r) out[o][r] = sum(total[o][r]);
 }
 
 #include "kernels_impl.h"

@@ -21,10 +21,10 @@ inline float32x4_t sum_lanes(const int32x4_t (&parts)[1]) {
 
 template <int OUT, int ROWS>
 inline void write_totals(const float32x4_t (&total)[ROWS], float (&out)[OUT][ROWS]) {
-    for (int r = 0; r < ROWS; ++r) {
+    UNROLL for (int r = 0; r < ROWS; ++r) {
         float four[4];
         vst1q_f32(four, total[r]);
-        for (int o = 0; o < OUT; ++o) out[o][r] = four[o];
+        UNROLL for (int o = 0; o < OUT; ++o) out[o][r] = four[o];
     }
 }
 
@@ -67,7 +67,7 @@ inline void add_int8(const int8_t* w, const int8_t* x, size_t in, size_t g,
                      const float32x4_t (&scale)[ROWS], float32x4_t (&total)[ROWS]) {
     const size_t at = (g + LANE) * GROUP;
     int8x16_t low[OUT], high[OUT];
-    for (int o = 0; o < OUT; ++o) {
+    UNROLL for (int o = 0; o < OUT; ++o) {
         if (LANE % 2 == 0) __builtin_prefetch(w + size_t(o + OUT) * in + at);  // the next rows
         low[o] = vld1q_s8(w + size_t(o) * in + at);
         high[o] = vld1q_s8(w + size_t(o) * in + at + 16);
@@ -86,11 +86,11 @@ inline void add_int8(const int8_t* w, const int8_t* x, size_t in, size_t g,
         return;
     }
 #endif
-    for (int r = 0; r < ROWS; ++r) {
+    UNROLL for (int r = 0; r < ROWS; ++r) {
         const int8x16_t first = vld1q_s8(x + size_t(r) * in + at);
         const int8x16_t second = vld1q_s8(x + size_t(r) * in + at + 16);
         int32x4_t parts[OUT];
-        for (int o = 0; o < OUT; ++o)
+        UNROLL for (int o = 0; o < OUT; ++o)
             parts[o] = vdotq_s32(vdotq_s32(vdupq_n_s32(0), low[o], first), high[o], second);
         total[r] = vfmaq_laneq_f32(total[r], sum_lanes(parts), scale[r], LANE);
     }
@@ -101,22 +101,22 @@ inline void dot_int8(const int8_t* w, const int8_t* x, const float* x_scale, con
                      size_t in, float (&out)[OUT][ROWS]) {
     const size_t groups = size_t(num_groups(int(in))), whole = in / GROUP;
     float32x4_t total[ROWS], scale[ROWS];
-    for (int r = 0; r < ROWS; ++r) total[r] = vdupq_n_f32(0.0f);
+    UNROLL for (int r = 0; r < ROWS; ++r) total[r] = vdupq_n_f32(0.0f);
     size_t g = 0;
     for (; g + 4 <= whole; g += 4) {
-        for (int r = 0; r < ROWS; ++r) scale[r] = vld1q_f32(x_scale + size_t(r) * groups + g);
+        UNROLL for (int r = 0; r < ROWS; ++r) scale[r] = vld1q_f32(x_scale + size_t(r) * groups + g);
         add_int8<0, OUT>(w, x, in, g, scale, total);
         add_int8<1, OUT>(w, x, in, g, scale, total);
         add_int8<2, OUT>(w, x, in, g, scale, total);
         add_int8<3, OUT>(w, x, in, g, scale, total);
     }
     for (; g < whole; ++g) {
-        for (int r = 0; r < ROWS; ++r) scale[r] = vdupq_n_f32(x_scale[size_t(r) * groups + g]);
+        UNROLL for (int r = 0; r < ROWS; ++r) scale[r] = vdupq_n_f32(x_scale[size_t(r) * groups + g]);
         add_int8<0, OUT>(w, x, in, g, scale, total);
     }
     write_totals<OUT>(total, out);
     for (int o = 0; o < OUT && whole < groups; ++o)
-        for (int r = 0; r < ROWS; ++r) {
+        UNROLL for (int r = 0; r < ROWS; ++r) {
             int32_t rest = 0;
             for (size_t j = whole * GROUP; j < in; ++j)
                 rest += int32_t(w[size_t(o) * in + j]) * x[size_t(r) * in + j];
@@ -130,7 +130,7 @@ inline void add_int4(const uint8_t* w, const int8_t* x, const int32_t* start, si
                      size_t g, float32x4_t w_scale, const float32x4_t (&scale)[ROWS],
                      float32x4_t (&total)[ROWS]) {
     int8x16_t low[OUT], high[OUT];
-    for (int o = 0; o < OUT; ++o) {
+    UNROLL for (int o = 0; o < OUT; ++o) {
         const uint8_t* from = w + (size_t(o) * count + g + LANE) * 16;
         if (LANE == 0) __builtin_prefetch(from + OUT * count * 16);  // the next rows
         const uint8x16_t packed = vld1q_u8(from);
@@ -156,12 +156,12 @@ inline void add_int4(const uint8_t* w, const int8_t* x, const int32_t* start, si
         return;
     }
 #endif
-    for (int r = 0; r < ROWS; ++r) {
+    UNROLL for (int r = 0; r < ROWS; ++r) {
         const size_t at = size_t(r) * count + g + LANE;
         const int8x16_t first = vld1q_s8(x + at * GROUP), second = vld1q_s8(x + at * GROUP + 16);
         const int32x4_t begin = vld1q_s32(start + at * MAX_LANES);
         int32x4_t parts[OUT];
-        for (int o = 0; o < OUT; ++o)
+        UNROLL for (int o = 0; o < OUT; ++o)
             parts[o] = vdotq_s32(vdotq_s32(begin, low[o], first), high[o], second);
         total[r] = vfmaq_f32(total[r], sum_lanes(parts), vmulq_laneq_f32(w_scale, scale[r], LANE));
     }
@@ -186,12 +186,12 @@ inline void dot_int4(const uint8_t* w, const uint16_t* w_scale, const int8_t* x,
                      const float* x_scale, const int32_t* start, size_t count,
                      float (&out)[OUT][ROWS]) {
     float32x4_t total[ROWS], scale[ROWS];
-    for (int r = 0; r < ROWS; ++r) total[r] = vdupq_n_f32(0.0f);
+    UNROLL for (int r = 0; r < ROWS; ++r) total[r] = vdupq_n_f32(0.0f);
     size_t g = 0;
     for (; OUT == 4 && g + 4 <= count; g += 4) {
         float32x4_t weights[4];
         turn_scales(w_scale + g, count, weights);
-        for (int r = 0; r < ROWS; ++r) scale[r] = vld1q_f32(x_scale + size_t(r) * count + g);
+        UNROLL for (int r = 0; r < ROWS; ++r) scale[r] = vld1q_f32(x_scale + size_t(r) * count + g);
         add_int4<0, OUT>(w, x, start, count, g, weights[0], scale, total);
         add_int4<1, OUT>(w, x, start, count, g, weights[1], scale, total);
         add_int4<2, OUT>(w, x, start, count, g, weights[2], scale, total);
@@ -199,8 +199,8 @@ inline void dot_int4(const uint8_t* w, const uint16_t* w_scale, const int8_t* x,
     }
     for (; g < count; ++g) {
         float weights[4] = {};
-        for (int o = 0; o < OUT; ++o) weights[o] = from_half(w_scale[size_t(o) * count + g]);
-        for (int r = 0; r < ROWS; ++r) scale[r] = vdupq_n_f32(x_scale[size_t(r) * count + g]);
+        UNROLL for (int o = 0; o < OUT; ++o) weights[o] = from_half(w_scale[size_t(o) * count + g]);
+        UNROLL for (int r = 0; r < ROWS; ++r) scale[r] = vdupq_n_f32(x_scale[size_t(r) * count + g]);
         add_int4<0, OUT>(w, x, start, count, g, vld1q_f32(weights), scale, total);
     }
     write_totals<OUT>(total, out);

@@ -7,7 +7,7 @@
 //   nearest, power_of_two  on such vectors; vmax(a, b) is b where b is NaN
 //   sum, maximum           of a vector
 //   store_codes            whole numbers to int8
-//   MAX_TILE               rows of inputs per pass: 1 or 2, or 4 for integers
+//   MAX_TILE               rows of inputs per pass: 1 or 2, or 4 with 32 registers
 //   IS_LINEAR              one row of inputs reads integer weights in the order of memory, which
 //                          hardware prefetchers follow best; the sums are the same
 //   arrange                finishes a rounded group of a row: order of codes, starts of sums
@@ -82,19 +82,19 @@ template <class Rows, int OUT, int ROWS>
 static inline void dot_float(const char* w, size_t w_stride, const float* x, size_t in,
                              float (&out)[OUT][ROWS]) {
     V total[OUT][ROWS];
-    for (int o = 0; o < OUT; ++o)
-        for (int r = 0; r < ROWS; ++r) total[o][r] = splat(0.0f);
+    UNROLL for (int o = 0; o < OUT; ++o)
+        UNROLL for (int r = 0; r < ROWS; ++r) total[o][r] = splat(0.0f);
     size_t i = 0;
     for (; i + W <= in; i += W) {
         V input[ROWS];
-        for (int r = 0; r < ROWS; ++r) input[r] = load(x + size_t(r) * in + i);
-        for (int o = 0; o < OUT; ++o) {
+        UNROLL for (int r = 0; r < ROWS; ++r) input[r] = load(x + size_t(r) * in + i);
+        UNROLL for (int o = 0; o < OUT; ++o) {
             const V weight = Rows::vector(w + size_t(o) * w_stride + i * Rows::SIZE);
-            for (int r = 0; r < ROWS; ++r) total[o][r] = fma(weight, input[r], total[o][r]);
+            UNROLL for (int r = 0; r < ROWS; ++r) total[o][r] = fma(weight, input[r], total[o][r]);
         }
     }
-    for (int o = 0; o < OUT; ++o)
-        for (int r = 0; r < ROWS; ++r) {
+    UNROLL for (int o = 0; o < OUT; ++o)
+        UNROLL for (int r = 0; r < ROWS; ++r) {
             out[o][r] = sum(total[o][r]);
             for (size_t j = i; j < in; ++j)
                 out[o][r] += Rows::number(w + size_t(o) * w_stride + j * Rows::SIZE) *
@@ -122,8 +122,6 @@ static inline void tile(const Product& p, int o, int r, float (&out)[OUT][ROWS])
         dot_int4<OUT, ROWS>(reinterpret_cast<const uint8_t*>(weight) + size_t(o) * (in / 2),
                             static_cast<const uint16_t*>(m.scale) + size_t(o) * groups, codes,
                             x_scale, start, groups, out);
-    } else if constexpr (ROWS > 2) {
-        __builtin_unreachable();  // see `compute_rows`
     } else if (m.kind == BF16) {
         dot_float<Bf16Rows, OUT, ROWS>(weight + size_t(o) * in * 2, in * 2,
                                        p.inputs.x + size_t(r) * in, in, out);
@@ -151,7 +149,7 @@ template <int OUT>
 static inline void compute_rows(const Product& p, int o) {
     int r = 0;
     if constexpr (MAX_TILE >= 4)
-        for (; r + 4 <= p.num_rows && p.matrix->kind >= INT8; r += 4) compute<OUT, 4>(p, o, r);
+        for (; r + 4 <= p.num_rows; r += 4) compute<OUT, 4>(p, o, r);
     if constexpr (MAX_TILE >= 2)
         for (; r + 2 <= p.num_rows; r += 2) compute<OUT, 2>(p, o, r);
     for (; r < p.num_rows; ++r) compute<OUT, 1>(p, o, r);

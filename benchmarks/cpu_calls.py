@@ -47,7 +47,8 @@ def main() -> None:
             write_checkpoint(arguments.shape, source, CPU)
     rows = []
     for weights in arguments.weights:
-        folder, quantized = source, {}
+        folder = source
+        quantized: dict[str, Any] = {}
         if weights != "full":
             folder = arguments.out / f"{source.name}-{weights}"
             if not folder.exists():
@@ -57,9 +58,14 @@ def main() -> None:
             row |= start_child(arguments, "speak", folder, "full", threads)
             rows.append(row)
             print(json.dumps(row), flush=True)
+            write(arguments, source.name, rows)
+
+
+def write(arguments: argparse.Namespace, shape: str, rows: list[dict[str, Any]]) -> None:
+    """After every row: a run that is cut short keeps its rows."""
     report = {
         "benchmark": "cpu_calls",
-        "shape": source.name,
+        "shape": shape,
         "frames": arguments.frames,
         "machine": machine() | {"threads": max(arguments.threads)},
         "note": arguments.note,

@@ -3,7 +3,8 @@
     python benchmarks/cpu_models.py 0.6B-CustomVoice --threads 1 2 8 --streams 1 4 --json FILE
 
 Weights are random, so times are real and the audio is not. Every row is measured in this process:
-float32 with the eager backend, and the `cpu` backend with the weights of `--weights`.
+float32 with the eager backend, and the `cpu` backend with the weights of `--weights`. `official` is
+the talker of qwen-tts in float32, without its codec; it needs the packages of official.py.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from shapes import load_configs, random_module
+from shapes import fill_randomly, load_configs, random_module
 from torch import Tensor, nn
 
 from vivace.backends.base import Frames
@@ -45,21 +46,29 @@ def main() -> None:
     codec.fold()
     rows: list[dict[str, Any]] = []
     for weights in arguments.weights:
-        if weights in ("int8", "int4"):
-            quantize_randomly(model, 8 if weights == "int8" else 4)
-        for row in measure_weights(model, codec, weights, arguments):
+        if weights == "official":
+            found = measure_official(raw, arguments)
+        else:
+            found = measure_weights(model, codec, weights, arguments)
+        for row in found:
             rows.append(row)
             print(json.dumps(row), flush=True)
-    if arguments.json:
-        report = {
-            "benchmark": "cpu_models",
-            "shape": arguments.shape,
-            "machine": machine(),
-            "note": arguments.note,
-            "results": rows,
-        }
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+            write(arguments, rows)
+
+
+def write(arguments: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+    """After every row: a run that is cut short keeps its rows."""
+    if not arguments.json:
+        return
+    report = {
+        "benchmark": "cpu_models",
+        "shape": arguments.shape,
+        "machine": machine(),
+        "note": arguments.note,
+        "results": rows,
+    }
+    arguments.json.parent.mkdir(parents=True, exist_ok=True)
+    arguments.json.write_text(json.dumps(report, indent=1) + "\n")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -73,7 +82,7 @@ def parse_arguments() -> argparse.Namespace:
         "--weights",
         nargs="+",
         default=["eager", "int8", "int4"],
-        choices=["eager", "float32", "int8", "int4"],
+        choices=["official", "eager", "float32", "int8", "int4"],
         help="`eager` is float32 with the eager backend",
     )
     parser.add_argument("--frames", type=int, default=12, help="frames per measurement")
@@ -85,6 +94,8 @@ def parse_arguments() -> argparse.Namespace:
 def measure_weights(
     model: Qwen3TTS, codec: Codec, weights: str, arguments: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
+    if weights in ("int8", "int4"):
+        quantize_randomly(model, 8 if weights == "int8" else 4)
     for threads in arguments.threads:
         torch.set_num_threads(threads)
         backend: CpuBackend | EagerBackend
@@ -94,6 +105,37 @@ def measure_weights(
                 continue  # one row after another
             figures = measure(backend, streams, arguments.frames)
             yield {"weights": weights, "threads": threads, "streams": streams, **figures}
+
+
+def measure_official(
+    config: dict[str, Any], arguments: argparse.Namespace
+) -> Iterator[dict[str, Any]]:
+    from official import generate_frames, import_official, load_official
+
+    import_official()
+    from transformers.modeling_utils import no_init_weights
+
+    with no_init_weights():  # drawing all numbers takes half a minute
+        talker = load_official(config, torch.float32, "cpu")
+    fill_randomly(talker)
+    num_rows = len(make_prompt(parse_model_config(config)))
+    for threads in arguments.threads:
+        torch.set_num_threads(threads)
+        generate_frames(talker, 1, num_rows, 1)
+        began = time.perf_counter()
+        generate_frames(talker, 1, num_rows, 0)
+        prefilled = time.perf_counter()
+        generate_frames(talker, 1, num_rows, arguments.frames)
+        prefill_s = prefilled - began
+        frame_s = (time.perf_counter() - prefilled - prefill_s) / arguments.frames
+        yield {
+            "weights": "official",
+            "threads": threads,
+            "streams": 1,
+            "prompt_rows": num_rows,
+            "prefill_ms": round(1000 * prefill_s, 1),
+            "model_ms_per_frame": round(1000 * frame_s, 2),
+        }
 
 
 def measure(

@@ -38,6 +38,12 @@ def random_module(
     with torch.device("meta"):
         module: nn.Module = kind(config)
     module = module.to(dtype).to_empty(device=device)
+    fill_randomly(module)
+    fuse(module)
+    return module.requires_grad_(False).eval()
+
+
+def fill_randomly(module: nn.Module) -> None:
     for name, tensor in module.state_dict().items():
         if tensor.dim() > 1:
             _fill(tensor, tensor[0].numel() ** -0.5)
@@ -47,8 +53,6 @@ def random_module(
             tensor.normal_(0.0, 0.05)
         if name.startswith("decoder.decoder.") and tensor.dim() > 1:
             tensor.mul_(0.5)  # sines amplify: keep the random codec away from chaos
-    fuse(module)
-    return module.requires_grad_(False).eval()
 
 
 def _fill(tensor: torch.Tensor, deviation: float) -> None:

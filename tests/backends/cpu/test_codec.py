@@ -163,6 +163,18 @@ def test_chunks_and_threads_do_not_change_samples(cuts: set[int], num_threads: i
     assert np.array_equal(np.concatenate(pieces), whole)
 
 
+def test_chunks_do_not_change_samples_with_any_kernels(odd: Codec, all_kernels: list[str]) -> None:
+    codes = draw_codes(odd, 21)
+    edges = (0, 1, 2, 5, 14, 21)
+    for kernels in all_kernels:
+        whole_decoder = NativeCodecDecoder(odd.decoder, load_library(), 1, kernels)
+        whole = whole_decoder.decode(codes, whole_decoder.new_state())
+        decoder = NativeCodecDecoder(odd.decoder, load_library(), 3, kernels)
+        state = decoder.new_state()
+        pieces = [decoder.decode(codes[a:b], state) for a, b in itertools.pairwise(edges)]
+        assert np.array_equal(np.concatenate(pieces), whole), kernels
+
+
 def test_chunks_of_the_embedded_voice_do_not_change_samples(embedded: TTS) -> None:
     decoder = NativeCodecDecoder(embedded.codec.decoder, load_library(), 1)
     codes = draw_codes(embedded.codec, 30)

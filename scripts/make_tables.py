@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import cpu_tables
+
 ROOT = Path(__file__).parent.parent
 PAGES = (
     "README.md",
@@ -108,58 +110,9 @@ def _two_places(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
 
-def cpu(name: str) -> str:
-    results = read(name)["results"]
-    busy = {row["threads"]: row for row in results if row["contended"]}
-    rows = [
-        [
-            "default (one)" if row["threads"] == "default" else row["threads"],
-            f"{row['load_s']:.2f} s",
-            f"{row['first_audio_ms']:.0f} ms",
-            f"{row['times_real_time']:.1f}",
-            _busy(busy[row["threads"]]),
-        ]
-        for row in results
-        if not row["contended"]
-    ]
-    head = "| threads | load | first audio, streamed | times real time |"
-    return table(f"{head} times real time, busy cores |", rows)
-
-
-def cpu_parts(name: str) -> str:
-    rows = [
-        [
-            row["threads"],
-            f"{row['load_s']:.2f} s",
-            f"{row['first_audio_ms']:.0f} ms",
-            f"{row['times_real_time']:.1f}",
-            *(f"{row['ms_per_frame'][part]:.1f}" for part in ("prefill", "model", "codec")),
-        ]
-        for row in read(name)["results"]
-    ]
-    head = "| threads | load | first audio, streamed | times real time | prompt, ms |"
-    return table(f"{head} talker and predictor, ms per frame | codec, ms per frame |", rows)
-
-
-def _busy(row: dict[str, Any]) -> str:
-    return f"{row['times_real_time']:.1f}" if "times_real_time" in row else "not done in 90 s"
-
-
-KERNEL_NAMES = {"pytorch": "PyTorch", "avx512": "AVX-512", "avx2": "AVX2", "amx": "AMX"}
-
-
-def codec_cpu() -> str:
-    rows = [
-        [
-            f"{row['shape']}, {KERNEL_NAMES[row['kernels']]}",
-            row["threads"],
-            *(f"{row['ms_per_frame'][frames]:.1f}" for frames in ("1", "4", "8")),
-            "" if row["kernels"] == "pytorch" else f"{row['db_from_pytorch']:.0f}",
-        ]
-        for row in read("codec-cpu")["results"]
-    ]
-    head = "| codec | threads | 1 frame per call | 4 frames | 8 frames |"
-    return table(f"{head} dB from PyTorch |", rows)
+def cpu(make: Callable[..., cpu_tables.Table], *names: str) -> str:
+    """A table of cpu_tables.py."""
+    return table(*make(*(read(name) for name in names)))
 
 
 SIZES = ("0.6B", "1.7B")
@@ -392,10 +345,12 @@ def letters() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "frames": frames,
     "quality": quality,
-    "cpu": partial(cpu, "cpu-mini"),
-    "cpu-arm": partial(cpu, "cpu-mini-arm"),
-    "cpu-cpp": partial(cpu_parts, "cpu-mini-cpp"),
-    "codec-cpu": codec_cpu,
+    "cpu": partial(cpu, cpu_tables.contended, "cpu-mini"),
+    "cpu-arm": partial(cpu, cpu_tables.contended, "cpu-mini-arm"),
+    "cpu-cpp": partial(cpu, cpu_tables.parts, "cpu-mini-cpp"),
+    "codec-cpu": partial(cpu, cpu_tables.codec, "codec-cpu"),
+    "cpu-models": partial(cpu, cpu_tables.models, "cpu-models-0.6B", "cpu-models-1.7B"),
+    "cpu-calls": partial(cpu, cpu_tables.calls, "cpu-calls-0.6B", "cpu-calls-1.7B"),
     "gpu": gpu,
     "chunks": chunks,
     "load": load,

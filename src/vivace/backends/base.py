@@ -30,8 +30,9 @@ On a GPU, `split` emulates float32 on tensor cores (3xTF32). `half` rounds input
 float16 (TF32 in the transformer) and sums in float32. `auto` is `half` for a bfloat16 model and
 `split` for a float32 model, or PyTorch's float32 where the fused kernels cannot run.
 
-On a CPU, `half` allows float16 in the stages of the decoder (ARM). `split` allows two bfloat16
-numbers per float32 (AMX). `auto` allows both. The fastest allowed kernels are used.
+On a CPU, `half` allows bfloat16 (AMX), and float16 in the stages of the decoder (ARM). `split`
+allows two bfloat16 numbers per float32 (AMX). The fastest allowed kernels are used. `auto` is
+`half` for integer weights and `split` for full weights.
 """
 
 Samples = NDArray[np.float32]

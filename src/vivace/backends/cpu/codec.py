@@ -19,7 +19,15 @@ from vivace.backends.base import CodecPrecision, Samples
 from vivace.errors import BackendError, BackendUnavailableError
 from vivace.model.config import CodecDecoderConfig
 
-KERNELS = ("bf16", "amx", "avx512", "avx2", "half", "neon", "baseline")  # instruction sets, fastest first
+KERNELS = (
+    "bf16",
+    "amx",
+    "avx512",
+    "avx2",
+    "half",
+    "neon",
+    "baseline",
+)  # instruction sets, fastest first
 INEXACT_KERNELS: dict[CodecPrecision, tuple[str, ...]] = {  # excluded by a precision
     "float32": ("bf16", "amx", "half"),
     "split": ("bf16", "half"),

@@ -15,6 +15,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,6 +25,8 @@ from torch import Tensor, nn
 
 from vivace.backends.base import Frames
 from vivace.backends.cpu.backend import CpuBackend
+from vivace.backends.cpu.build import load_library
+from vivace.backends.cpu.codec import pack_decoder
 from vivace.backends.eager import EagerBackend
 from vivace.cli.bench.machine import machine
 from vivace.model.codec import Codec
@@ -87,6 +90,14 @@ def parse_arguments() -> argparse.Namespace:
         help="`eager` is float32 with the eager backend",
     )
     parser.add_argument("--frames", type=int, default=12, help="frames per measurement")
+    parser.add_argument(
+        "--beside",
+        type=parse_pair,
+        nargs="*",
+        default=[],
+        metavar="MODEL+CODEC",
+        help="decode on threads of their own beside the next frames, such as 6+2 threads",
+    )
     parser.add_argument("--note", default="", help="kept in the JSON, such as how quiet it was")
     parser.add_argument("--json", type=Path, help="where to write the results")
     return parser.parse_args()
@@ -106,6 +117,42 @@ def measure_weights(
                 continue  # one row after another
             figures = measure(backend, streams, arguments.frames)
             yield {"weights": weights, "threads": threads, "streams": streams, **figures}
+    for pair in arguments.beside if weights != "eager" else ():
+        yield measure_beside(model, codec, weights, pair, arguments.frames)
+
+
+def parse_pair(text: str) -> tuple[int, int]:
+    model, codec = map(int, text.split("+"))
+    return model, codec
+
+
+def measure_beside(
+    model: Qwen3TTS, codec: Codec, weights: str, threads: tuple[int, int], num_frames: int
+) -> dict[str, Any]:
+    """The codec decodes frames while the model makes the next ones."""
+    model_threads, codec_threads = threads
+    backend = CpuBackend(model, codec, num_threads=model_threads)
+    decoder = pack_decoder(codec.decoder, load_library(), codec_threads, "half")
+    state = decoder.new_state()
+    slot = backend.admit(make_prompt(backend.config), SamplingParams(seed=1, min_frames=1000))
+    frames, times = backend.step([slot], num_frames), []
+    for _ in range(4):
+        began = time.perf_counter()
+        decoding = Thread(target=decoder.decode, args=(frames.of(0), state))
+        decoding.start()
+        frames = backend.step([slot], num_frames)
+        decoding.join()
+        times.append(time.perf_counter() - began)
+    backend.release(slot)
+    frame_ms = 1000 * min(times) / num_frames
+    return {
+        "weights": weights,
+        "threads": model_threads + codec_threads,
+        "model_threads": model_threads,
+        "codec_threads": codec_threads,
+        "ms_per_frame": round(frame_ms, 2),
+        "times_real_time": round(FRAME_MS / frame_ms, 2),
+    }
 
 
 def measure_official(

@@ -84,7 +84,7 @@ def models(*reports: Report) -> Table:
         ]
         for report in reports
         for row in report["results"]
-        if row["streams"] == 1
+        if row.get("streams") == 1
     ]
     head = "| model | threads | talker and predictor, ms per frame |"
     return f"{head} codec, ms per frame | times real time |", rows

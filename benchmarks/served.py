@@ -1,8 +1,9 @@
 """Measures `vivace serve --workers N` as separate processes; started by `serve.py --workers N`.
 
 First the engine alone is measured in this process, then the server, which gets the same checkpoint.
-A released model's name becomes a checkpoint of its shape with random weights in a temporary folder.
-The streams are divided among client processes, which start at the same time.
+Both load at the same time, and the server is idle while the engine is measured. A released model's
+name becomes a checkpoint of its shape with random weights in a temporary folder. The streams are
+divided among client processes, which start at the same time.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,20 +45,19 @@ MANY = "4096"  # connections from one address
 
 def measure(arguments: argparse.Namespace) -> None:
     results, live = [], None
-    with checkpoint(arguments) as source:
-        engine = measure_engine(arguments, source)
-        with serving(arguments, source) as url:
-            for num_streams in arguments.streams:
-                served = [ask_all(url, arguments, num_streams, 1) for _ in rounds(arguments)]
-                alone, steady = engine[num_streams]
-                results.append(compare(num_streams, alone, served[1:], []))
-                if steady:
-                    asked = ask_all(url, arguments, num_streams, arguments.rounds)
-                    results[-1]["steady"] = compare(num_streams, steady, [asked], [])
-                print_row(results[-1])
-            if arguments.live:
-                live = ask_live(url, arguments)
-                print(f"live: {json.dumps(live)}", flush=True)
+    with checkpoint(arguments) as source, serving(arguments, source) as wait_for_server:
+        engine, url = measure_engine(arguments, source, wait_for_server)
+        for num_streams in arguments.streams:
+            served = [ask_all(url, arguments, num_streams, 1) for _ in rounds(arguments)]
+            alone, steady = engine[num_streams]
+            results.append(compare(num_streams, alone, served[1:], []))
+            if steady:
+                asked = ask_all(url, arguments, num_streams, arguments.rounds)
+                results[-1]["steady"] = compare(num_streams, steady, [asked], [])
+            print_row(results[-1])
+        if arguments.live:
+            live = ask_live(url, arguments)
+            print(f"live: {json.dumps(live)}", flush=True)
     deliver(arguments, {"workers": arguments.workers, "results": results, "live": live})
 
 
@@ -77,9 +78,9 @@ def checkpoint(arguments: argparse.Namespace) -> Iterator[str | None]:
 
 
 def measure_engine(
-    arguments: argparse.Namespace, source: str | None
-) -> dict[int, tuple[list[Run], list[Run]]]:
-    """By number of streams: the repeats, and the steady run if there is one."""
+    arguments: argparse.Namespace, source: str | None, wait_for_server: Callable[[], str]
+) -> tuple[dict[int, tuple[list[Run], list[Run]]], str]:
+    """The repeats and the steady run, if there is one, by number of streams; the server's URL."""
     from vivace import TTS
 
     options = {"max_frames": arguments.frames, "seed": 7, "guard": False}
@@ -89,17 +90,18 @@ def measure_engine(
         device=arguments.device,
         dtype=arguments.dtype,
         backend=arguments.backend,
-        max_streams=most_streams(arguments),
+        max_streams=max(arguments.streams),
         max_queue=1_024,
     ) as tts:
         tts.warmup()
+        url = wait_for_server()
         for num_streams in arguments.streams:
             runs = [asyncio.run(speak_all(tts, num_streams, 1, options)) for _ in rounds(arguments)]
             steady = list[Run]()
             if arguments.rounds:
                 steady = [asyncio.run(speak_all(tts, num_streams, arguments.rounds, options))]
             found[num_streams] = runs[1:], steady
-    return found
+    return found, url
 
 
 def most_streams(arguments: argparse.Namespace) -> int:
@@ -107,8 +109,8 @@ def most_streams(arguments: argparse.Namespace) -> int:
 
 
 @contextmanager
-def serving(arguments: argparse.Namespace, source: str | None) -> Iterator[str]:
-    """Run `vivace serve` and yield its URL."""
+def serving(arguments: argparse.Namespace, source: str | None) -> Iterator[Callable[[], str]]:
+    """Run `vivace serve` and yield a function that waits until it is ready and returns its URL."""
     command = [sys.executable, "-m", "vivace", "serve", "--port=0"]
     command += ["--workers", str(arguments.workers), "--device", arguments.device]
     command += ["--dtype", arguments.dtype, "--backend", arguments.backend]
@@ -118,7 +120,7 @@ def serving(arguments: argparse.Namespace, source: str | None) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder, (Path(folder) / "log").open("ab") as log:
         server = subprocess.Popen(command, stderr=log)
         try:
-            yield wait_for_url(server, Path(log.name))
+            yield partial(wait_for_url, server, Path(log.name))
         finally:
             server.terminate()
             try:

@@ -58,13 +58,17 @@ def connected(local: TTS) -> Iterator[RemotePair]:
     ours, theirs = socket.socketpair()
     is_lost, calls = threading.Event(), list[dict[str, Any]]()
 
-    def take_call(connection: HostedConnection, call: Fields) -> None:
-        calls.append(call.values)
-        if call.values["method"] == "enroll":
-            voice = enroll_recording(connection.find_loaded(call), call)
-            connection.reply(call, {}, [voice_bytes(voice)])
+    def take_calls(connection: HostedConnection, received: list[Fields]) -> None:
+        for call in received:
+            calls.append(call.values)
+            if call.values["method"] == "enroll":
+                try:
+                    voice = enroll_recording(connection.find_loaded(call), call)
+                    connection.reply(call, {}, [voice_bytes(voice)])
+                except Exception as error:
+                    connection.fail(call, error)
 
-    host = HostedConnection(theirs, lambda name: local.loaded, take_call)
+    host = HostedConnection(theirs, lambda name: local.loaded, take_calls)
     serving = threading.Thread(target=host.serve)
     serving.start()
     link = EngineLink(ours, lambda state: None, is_lost.set)

@@ -105,7 +105,7 @@ class EngineLink:
     def send_fields(self, kind: Kind, values: dict[str, Any], arrays: Sequence[Array] = ()) -> None:
         self._outbox.send(pack_fields(kind, values, arrays))
 
-    def put_fields(self, kind: Kind, values: dict[str, Any], arrays: Sequence[Array]) -> None:
+    def put_fields(self, kind: Kind, values: dict[str, Any], arrays: Sequence[Array] = ()) -> None:
         """Send with the next message, so that both arrive together."""
         self._outbox.put(pack_fields(kind, values, arrays))
 

@@ -65,9 +65,10 @@ class HostedConnection:
         self,
         connection: socket.socket,
         find: FindModel,
-        on_call: Callable[[HostedConnection, Fields], None],  # other methods than the engine's own
+        on_calls: Callable[[HostedConnection, list[Fields]], None],  # not the engine's own methods
     ) -> None:
-        self._connection, self._find, self._on_call = connection, find, on_call
+        self._connection, self._find, self._on_calls = connection, find, on_calls
+        self._calls: list[Fields] = []  # of the messages that are being received
         self._spoken: dict[int, tuple[Engine, PublishedUtterance]] = {}
         self._words: dict[int, UtteranceWords] = {}
         self._messages: deque[list[Buffer]] = deque()  # replies and states to send
@@ -112,6 +113,9 @@ class HostedConnection:
             for messages in read_messages(self._connection):
                 for message in messages:
                     self._receive(message)
+                if self._calls:
+                    calls, self._calls = self._calls, []
+                    self._on_calls(self, calls)
         except Exception:
             log.exception("a connection of the engine's process failed")
         finally:
@@ -200,7 +204,7 @@ class HostedConnection:
         }.get(call.values["method"])
         try:
             if method is None:
-                self._on_call(self, call)
+                self._calls.append(call)
             else:
                 method(call)
         except Exception as error:

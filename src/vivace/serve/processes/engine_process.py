@@ -146,7 +146,7 @@ class EngineProcess:
 
     def _serve(self, connection: socket.socket) -> None:
         """Serve one worker. Runs in a thread of its own."""
-        hosted = HostedConnection(connection, self._find, self._receive_call)
+        hosted = HostedConnection(connection, self._find, self._receive_calls)
         hosted.serve()
         with suppress(RuntimeError):  # this process ends
             self._loop.call_soon_threadsafe(self._leave, hosted)
@@ -162,9 +162,14 @@ class EngineProcess:
             client.connection.notify_turn()
         self._metrics.count_turn(model, turn)
 
-    def _receive_call(self, connection: HostedConnection, call: Fields) -> None:
+    def _receive_calls(self, connection: HostedConnection, calls: list[Fields]) -> None:
         """Called by the thread of the connection."""
-        self._loop.call_soon_threadsafe(self._handle, connection, call)
+        with suppress(RuntimeError):  # this process ends
+            self._loop.call_soon_threadsafe(self._handle_all, connection, calls)
+
+    def _handle_all(self, connection: HostedConnection, calls: list[Fields]) -> None:
+        for call in calls:
+            self._handle(connection, call)
 
     def _handle(self, connection: HostedConnection, call: Fields) -> None:
         if call.values["method"] == "hello":

@@ -18,6 +18,7 @@ from vivace.audio.files import AudioSource, read_audio
 from vivace.errors import ClosedError, EngineError, TTSError
 from vivace.remote.checkpoint import RemoteCheckpoint, open_lexicon
 from vivace.remote.client import EngineLink, RemoteEngine
+from vivace.remote.wire import Kind
 from vivace.serve.card import Card
 from vivace.serve.crashes import Quarantine
 from vivace.serve.gauges import watch_models
@@ -77,6 +78,11 @@ class LinkHolder:
         if self.link is not None:
             self.link.note(method, **values)
 
+    def note_with_next(self, method: str, **values: Any) -> None:
+        """The same, sent together with the next message."""
+        if self.link is not None:
+            self.link.put_fields(Kind.NOTE, {"method": method, **values})
+
     async def call(self, method: str, **values: Any) -> None:
         """Raises ClosedError while the engine's process is restarted."""
         if self.link is None:
@@ -125,7 +131,8 @@ class RemoteQuarantine(Quarantine):
 
     def begin(self, model: str, digest: str) -> None:
         super().begin(model, digest)
-        self._holder.note("begin", model=model, digest=digest)
+        # Until the request is submitted or ends, which sends a message, the engine lacks it anyway.
+        self._holder.note_with_next("begin", model=model, digest=digest)
 
     def end(self, model: str, digest: str) -> None:
         super().end(model, digest)

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,7 @@ from serve import (
     speak_all,
 )
 
-START_S = 2.0  # until all clients are connected
+START_S = 0.1  # from the order to start until all clients start
 STOP_TIMEOUT_S = 30.0
 MANY = "4096"  # connections from one address
 
@@ -145,18 +145,33 @@ def start_clients(url: str, arguments: argparse.Namespace, orders: dict[str, Any
     total = orders["streams"]
     num_clients = min(arguments.clients, total)
     shares = [range(client, total, num_clients) for client in range(num_clients)]
-    sent = {**orders, "url": url, "frames": arguments.frames, "at": time.time() + START_S}
+    sent = {**orders, "url": url, "frames": arguments.frames}
     clients = [
         subprocess.Popen(
             [sys.executable, __file__, json.dumps({**sent, "streams": list(share)})],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
         for share in shares
     ]
+    start_together(clients)
     answers = [client.communicate()[0] for client in clients]
     if any(client.returncode for client in clients):
         raise SystemExit("a client failed")
     return [json.loads(answer) for answer in answers]
+
+
+def start_together(clients: list[subprocess.Popen[bytes]]) -> None:
+    """Let the clients start at the same time when all of them are ready."""
+    for client in clients:
+        assert client.stdout is not None
+        client.stdout.readline()  # empty if it has failed
+    start = f"{time.time() + START_S}\n".encode()
+    for client in clients:
+        assert client.stdin is not None
+        with suppress(BrokenPipeError):
+            client.stdin.write(start)
+            client.stdin.flush()
 
 
 def ask_all(url: str, arguments: argparse.Namespace, num_streams: int, num_rounds: int) -> Run:
@@ -181,7 +196,7 @@ async def run_client(orders: dict[str, Any]) -> Any:
     if "seconds" in orders:
         return await play_all(orders, host, int(port))
     pairs = [await asyncio.open_connection(host, int(port)) for _ in streams]
-    await asyncio.sleep(max(0.0, orders["at"] - time.time()))
+    wait_for_start()
 
     async def listen(place: int) -> list[tuple[float, float]]:
         answers = []
@@ -197,6 +212,12 @@ async def run_client(orders: dict[str, Any]) -> Any:
     return asdict(as_run(heard, time.perf_counter() - began))
 
 
+def wait_for_start() -> None:
+    """Report that this client is ready, and wait for the time at which all clients start."""
+    print("ready", flush=True)
+    time.sleep(max(0.0, float(sys.stdin.readline()) - time.time()))
+
+
 def request_body(num_frames: int, seed: int = 7) -> bytes:
     body = {"input": TEXT, "response_format": "pcm", "max_new_tokens": num_frames, "seed": seed}
     return json.dumps(body).encode()
@@ -207,7 +228,7 @@ async def play_all(orders: dict[str, Any], host: str, port: int) -> list[dict[st
     from vivace.cli.bench.load import BUFFER_S, LIVE_FRAMES, RAMP_S, Playback
 
     results = list[dict[str, Any]]()
-    await asyncio.sleep(max(0.0, orders["at"] - time.time()))
+    wait_for_start()
     until = time.perf_counter() + RAMP_S + orders["seconds"]
 
     async def play(stream: int) -> None:

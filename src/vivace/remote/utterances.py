@@ -35,7 +35,9 @@ CODE = np.dtype(np.int64)
 
 
 def dump_prompt(prompt: Prompt) -> tuple[dict[str, Any], list[Array]]:
-    values = {field.name: getattr(prompt, field.name) for field in dataclasses.fields(prompt)}
+    """Everything but the labels, which the engine does not read."""
+    values = _fields(prompt)
+    del values["labels"]
     arrays = [values.pop("codes"), values.pop("speaker"), values.pop("reference")]
     values["has"] = [array is not None for array in arrays]
     return values, [array for array in arrays if array is not None]
@@ -44,17 +46,23 @@ def dump_prompt(prompt: Prompt) -> tuple[dict[str, Any], list[Array]]:
 def load_prompt(values: dict[str, Any], arrays: Sequence[Array]) -> Prompt:
     left, has = iter(arrays), values.pop("has")
     codes, speaker, reference = (next(left) if one else None for one in has)
-    for name in ("text_ids", "labels", "trailing_ids"):
+    for name in ("text_ids", "trailing_ids"):
         values[name] = tuple(values[name])
     assert codes is not None
-    return Prompt(codes=codes, speaker=speaker, reference=reference, **values)
+    labels = ("",) * len(codes)
+    return Prompt(codes=codes, labels=labels, speaker=speaker, reference=reference, **values)
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass, without the deep copy of `dataclasses.asdict`."""
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
 def dump_submission(utterance: Utterance) -> tuple[dict[str, Any], list[Array]]:
     prompt, arrays = dump_prompt(utterance.prompt)
     values = {
         "prompt": prompt,
-        "sampling": dataclasses.asdict(utterance.sampling),
+        "sampling": _fields(utterance.sampling),
         "checks_words": utterance.follower is not None,
         "reports_turns": utterance.on_turn is not None,
         "num_text_ids": utterance.num_text_ids,

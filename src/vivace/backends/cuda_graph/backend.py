@@ -168,9 +168,11 @@ class CudaGraphBackend:
         sizes = [min(LOOKAHEAD, num_frames - i) for i in range(0, num_frames, LOOKAHEAD)]
         left = sizes[2:]
         waits = [self._queue(live, size) for size in sizes[:2]]
-        if len(sizes) == 1:
-            self._renderer.start_ahead(live, num_frames)
         made: list[Frames] = []
+
+        def render_ahead() -> None:
+            if not left:
+                self._renderer.start_ahead(live, num_frames)
 
         def wait() -> Frames:  # may be called again after an interrupt
             while len(made) < len(waits):
@@ -180,8 +182,10 @@ class CudaGraphBackend:
                     # queued again. Its frames are returned by the slot's next step.
                     size = left.pop(0)
                     waits.append(self._queue(live, size))
+                    render_ahead()
             return _join(made)
 
+        render_ahead()
         return wait
 
     @torch.inference_mode()

@@ -76,7 +76,9 @@ def run_frame(
         states = x * 2
     hidden = updater.settle(rows, draws, states)
     updater.end(rows, draws, spoken_codes(table, len(rows), span, rows.device))
-    return [*seen, hidden]
+    report = torch.full((len(rows), table.report_size), -7, dtype=torch.int32, device=rows.device)
+    updater.report(rows, report)
+    return [*seen, hidden, report[rows < table.padding]]
 
 
 def check(config: TalkerConfig, device: torch.device, span: int, seed: int) -> None:

@@ -4,7 +4,7 @@ The order equals the reference (frame_maker.py): run the talker on the last fram
 id, draw codebook 0, draw the other codebooks. Ended and waiting slots are computed too; their
 results are discarded. `Layers` run the model. A `SlotUpdater` reads the inputs of a frame from the
 slot table and stores its results, in PyTorch; `FusedSlotUpdater` (slot_kernels.py) does the same in
-three kernels.
+four kernels.
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from vivace.backends.cuda_graph.slot_table import PROGRESS, RING, Number, Scale, SlotTable, Status
+from vivace.backends.cuda_graph.slot_table import (
+    PROGRESS,
+    REPORT,
+    RING,
+    Number,
+    Scale,
+    SlotTable,
+    Status,
+)
 from vivace.backends.frame_maker import FrameCodes
 from vivace.sampling import Shape
 from vivace.speech import SamplingParams
@@ -187,6 +195,13 @@ class SlotUpdater:
         )
         table.numbers[PROGRESS].index_copy_(1, rows, changed)
 
+    def report(self, rows: Tensor, out: Tensor) -> None:
+        """Store what the host reads of these rows in `out`, int32 [B, `SlotTable.report_size`]."""
+        table = self._table
+        numbers = table.numbers[REPORT].index_select(1, rows).T
+        parts = (table.places, table.shares.view(torch.int32), table.ring.flatten(1))
+        torch.cat((numbers.int(), *(part.index_select(0, rows) for part in parts)), 1, out=out)
+
     def _keep(self, rows: Tensor, spoken: FrameCodes, is_kept: Tensor, num_frames: Tensor) -> None:
         table = self._table
         first = spoken.codes[:, 0]
@@ -258,3 +273,6 @@ class FrameLoop:
         states = self._layers.read(*reading) if reading else None
         hidden = updater.settle(rows, draws, states)
         updater.end(rows, draws, self._layers.draw_frame(hidden, draws))
+
+    def report(self, rows: Tensor, out: Tensor) -> None:
+        self._updater.report(rows, out)

@@ -99,6 +99,8 @@ def _first_work(layers: FusedLayers, model: Qwen3TTS, table: SlotTable) -> list[
     frames = [
         partial(loop.make, padding, span, kind) for span in (0, spans(table.num_positions)[0])
     ]
+    report = torch.zeros(1, table.report_size, dtype=torch.int32, device=model.device)
+    frames.append(partial(loop.report, padding, report))
     return [*frames, *(partial(_read_padding, layers, table, rows) for rows in PROMPT_ROWS[:2])]
 
 

@@ -173,6 +173,11 @@ class SlotTable:
         cache = self.keys.nbytes + self.values.nbytes
         return {"keys and values": cache, "slots": sum(tensor.nbytes for tensor in tensors) - cache}
 
+    @property
+    def report_size(self) -> int:
+        """Numbers of a slot's report to the host: those of REPORT, places, shares, codes."""
+        return REPORT.stop - REPORT.start + RING * (2 + self.ring.shape[2])
+
     def upload(self, values: object, dtype: torch.dtype) -> Tensor:
         """Copy to the device asynchronously."""
         return upload(values, dtype, self.device)

@@ -14,7 +14,7 @@ from vivace.backends.base import Places, SlotFrames
 from vivace.backends.cuda_graph.buckets import BATCHES, fit, spans
 from vivace.backends.cuda_graph.frame import DrawKind, FrameLoop, Layers
 from vivace.backends.cuda_graph.graphs import GraphPool, Work
-from vivace.backends.cuda_graph.slot_table import REPORT, RING, STATUSES, GraphSlot, SlotTable
+from vivace.backends.cuda_graph.slot_table import RING, STATUSES, GraphSlot, SlotTable
 from vivace.backends.cuda_graph.staging import RowNumbers
 from vivace.speech import SamplingParams
 
@@ -27,7 +27,9 @@ class Stepper:
         self._table, self._layers, self._graphs = table, layers, graphs
         self._loop = FrameLoop(layers, pad_id)
         self._spans = spans(table.num_positions)
-        self._rows = RowNumbers(BATCHES[-1], table.padding, table.numbers.device)
+        self._rows = RowNumbers(BATCHES[-1], table.padding, table.device)
+        shape = (BATCHES[-1], table.report_size)
+        self._reports = torch.zeros(shape, dtype=torch.int32, device=table.device)
 
     def start(self, live: Sequence[GraphSlot], num_frames: int) -> Callable[[], list[SlotFrames]]:
         """Queue frames for a batch; the returned call waits for the frames of each slot."""
@@ -46,7 +48,7 @@ class Stepper:
             work()
         for slot in live:
             slot.num_queued += num_frames
-        report = self._report(self._rows.tensor[: len(live)])
+        report = to_host(self._reports[: len(live)])
         before: list[tuple[int, int]] = []
 
         def wait() -> list[SlotFrames]:  # may be called again after an interrupt
@@ -73,12 +75,13 @@ class Stepper:
         return [list(zip(*pair, strict=True)) for pair in zip(places, shares, strict=True)]
 
     def frames(self, batch: int, span: int, kind: DrawKind, count: int = 1) -> Work:
-        """A graph of `count` frames."""
-        rows = self._rows.tensor[:batch]
+        """A graph of `count` frames, and of the report to the host."""
+        rows, reports = self._rows.tensor[:batch], self._reports[:batch]
 
         def make() -> None:
             for _ in range(count):
                 self._loop.make(rows, span, kind)
+            self._loop.report(rows, reports)
 
         return self._graphs.get(("frame", batch, span, *kind, count), make, self._rows.park)
 
@@ -97,15 +100,6 @@ class Stepper:
         """Number of frames per graph."""
         most = self._layers.frames_per_graph
         return [most] * (num_frames // most) + [1] * (num_frames % most)
-
-    def _report(self, rows: Tensor) -> Callable[[], NDArray[np.int32]]:
-        """Start copying these rows' status, number of frames and latest codes to the host."""
-        table = self._table
-        numbers = table.numbers[REPORT].index_select(1, rows).T
-        ring = table.ring.index_select(0, rows).flatten(1)
-        places = table.places.index_select(0, rows)
-        shares = table.shares.index_select(0, rows).view(torch.int32)
-        return to_host(torch.cat((numbers.int(), places, shares, ring), dim=1))
 
 
 def _settle(

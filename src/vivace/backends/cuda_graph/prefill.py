@@ -69,7 +69,7 @@ class Prefill:
         parked = [model.config.tts_pad_token_id, 0, table.num_positions, table.padding]
         self._parked = np.array([*parked, *[self._nothing] * len(sizes)])[:, None]
         self._no_rows = Pass(self._parked[:, :0], ())
-        self._no_slot = np.array([table.padding_line()])
+        self._paddings: dict[int, NDArray[np.int64]] = {}  # by number of rows
         self._inputs: dict[int, Tensor] = {}  # of graphs, by number of rows
         row_bytes = 2 * table.keys[:, 0, :, 0].nbytes
         self._kept = StateCache(MAX_KEPT * row_bytes)
@@ -100,8 +100,7 @@ class Prefill:
     def _columns(self, prompt: Prompt, fresh: GraphSlot, start: int) -> Columns:
         """The prompt's rows from `start` on, with padding up to a multiple of `TILE`."""
         length, slot = len(prompt) - start, fresh.row
-        columns = np.empty((len(self._parked), -(-length // TILE) * TILE), np.int64)
-        columns[:] = self._parked
+        columns = self._parked.repeat(-(-length // TILE) * TILE, axis=1)
         columns[Field.TEXT, :length] = prompt.text_ids[start:]
         columns[Field.SLOT] = slot
         columns[Field.POSITION, :length] = np.arange(start, len(prompt))
@@ -164,15 +163,24 @@ class Prefill:
 
     def _stage(self, part: Pass, size: int) -> Tensor:
         """A pass in pinned memory: columns of `size` rows, then a line per tile; else padding."""
-        num_numbers, num_rows = size * len(self._parked), part.columns.shape[1]
-        num_lines = -(-size // TILE)
-        host = stage(num_numbers + num_lines * self._table.line_size, self._table.device)
-        columns, lines = np.split(host.numpy(), [num_numbers])
-        columns.reshape(-1, size)[:] = self._parked
-        columns.reshape(-1, size)[:, :num_rows] = part.columns
-        lines.reshape(num_lines, -1)[:] = self._no_slot
-        lines.reshape(num_lines, -1)[: len(part.lines)] = part.lines or self._no_slot[:0]
+        padding, num_numbers = self._padding(size), size * len(self._parked)
+        host = stage(len(padding), self._table.device)
+        numbers = host.numpy()
+        numbers[:] = padding
+        numbers[:num_numbers].reshape(-1, size)[:, : part.columns.shape[1]] = part.columns
+        end = num_numbers
+        for line in part.lines:
+            start, end = end, end + len(line)
+            numbers[start:end] = line
         return host
+
+    def _padding(self, size: int) -> NDArray[np.int64]:
+        """A pass of `size` rows without a prompt."""
+        if size not in self._paddings:
+            columns = np.repeat(self._parked, size)
+            lines = np.tile(self._table.padding_line(), -(-size // TILE))
+            self._paddings[size] = np.concatenate((columns, lines))
+        return self._paddings[size]
 
     def _run(self, packed: Tensor, num_rows: int) -> None:
         num_numbers = num_rows * len(self._parked)

@@ -229,23 +229,23 @@ class SlotTable:
         self.text_ids[:, :width].index_copy_(0, block[:, 0], block[:, 1:].int())
 
     def _numbers(self, slot: GraphSlot) -> list[int]:
-        """Initial values of `numbers`."""
+        """Initial values of `numbers`, in the order of `Number`."""
         sampling, predictor = slot.sampling, self.config.code_predictor_config
-        numbers = dict.fromkeys(Number, 0) | {
-            Number.POSITION: slot.num_rows,
-            Number.NUM_TEXTS: len(slot.text_ids),
-            Number.IS_COMPLETE: int(slot.is_complete),
-            Number.NUM_OWN: slot.num_own,
-            Number.OWN_ROW: slot.own_row,
-            Number.MAX_FRAMES: slot.num_reserved,
-            Number.MIN_FRAMES: min(sampling.min_frames, 2**62),
-            Number.SEED: sampling.seed or 0,
-            Number.IS_GREEDY: int(sampling.temperature == 0),
-            Number.LAST: last_rank(sampling.top_k, self.config.vocab_size),
-            Number.PREDICTOR_IS_GREEDY: int(sampling.residual_temperature == 0),
-            Number.PREDICTOR_LAST: last_rank(sampling.predictor_top_k, predictor.vocab_size),
-        }
-        return list(numbers.values())
+        progress = [Status.RUNNING, 0, 0, 0, slot.num_rows]  # as in PROGRESS
+        return [
+            *progress,
+            len(slot.text_ids),
+            int(slot.is_complete),
+            slot.num_own,
+            slot.own_row,
+            slot.num_reserved,
+            min(sampling.min_frames, 2**62),
+            sampling.seed or 0,
+            int(sampling.temperature == 0),
+            last_rank(sampling.top_k, self.config.vocab_size),
+            int(sampling.residual_temperature == 0),
+            last_rank(sampling.predictor_top_k, predictor.vocab_size),
+        ]
 
     def append_pages(self, slot: GraphSlot, pages: Sequence[int]) -> None:
         """Store the slot's last pages. A slot that stopped at the end of a page resumes."""

@@ -191,6 +191,8 @@ def as_sampling_number(name: str, value: object) -> float:
 
 
 def _as_number(name: str, value: object) -> float:
+    if type(value) is float:  # fast path: checking `Real` is slower
+        return value
     if isinstance(value, bool) or not isinstance(value, Real):  # includes numpy's numbers
         raise RequestError(f"{name} must be a number, not {shown(value)}")
     try:

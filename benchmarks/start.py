@@ -5,8 +5,9 @@
 The argument is a released model's name or a checkpoint folder. For a released name the script
 writes a checkpoint of that shape with random weights and a vocabulary of the released size, before
 anything is timed. Every start is a new process. A cold start has empty folders for all compiled
-kernels (Vivace, Triton, CUDA). Warm starts use the folders of the cold start. The weights are in
-the page cache in all starts.
+kernels (Vivace, Triton, CUDA). Warm starts use the folders of the cold start. In all starts the
+weights are in the page cache, and Python's bytecode is cached: a process that is not timed imports
+all modules first, because pip compiles them at installation and some images remove the result.
 
 `phases` are seconds from the start of the process to the end of a phase. `parts` are seconds that
 parts of `load` take; they overlap on a GPU. `ready` is the end of `TTS.warmup`, after which a
@@ -28,6 +29,12 @@ from pathlib import Path
 from typing import Any
 
 TEXT = "Hello there."
+IMPORTS = """
+import torch
+import vivace.tts
+from vivace.backends import import_backends
+import_backends(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+"""
 STARTED_AT = "VIVACE_STARTED_AT"  # time.time() of the parent, for the child
 
 
@@ -40,6 +47,7 @@ def main() -> None:
     results = []
     with tempfile.TemporaryDirectory(prefix="vivace-start-") as name:
         folder = as_checkpoint(arguments.model, Path(name), arguments.device)
+        write_bytecode(Path(name))
         for backend in arguments.backends:
             results.append(measure(folder, Path(name) / f"cache-{backend}", backend, arguments))
             print_row(results[-1])
@@ -98,10 +106,23 @@ def measure(
     }
 
 
+def bytecode_environment(folder: Path) -> dict[str, str]:
+    """The environment of a process that caches bytecode in this folder."""
+    environment = dict(os.environ)
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    environment["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")
+    return environment
+
+
+def write_bytecode(folder: Path) -> None:
+    command = [sys.executable, "-c", IMPORTS]
+    subprocess.run(command, env=bytecode_environment(folder), check=True)
+
+
 def start_process(order: dict[str, Any], cache: Path) -> dict[str, Any]:
     environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        **bytecode_environment(cache.parent),
         "XDG_CACHE_HOME": str(cache),
         "TRITON_CACHE_DIR": str(cache / "triton"),
         "CUDA_CACHE_PATH": str(cache / "cuda"),

@@ -306,17 +306,38 @@ def test_slot_that_ends_at_first_frame_has_no_audio(part: Tiny) -> None:
     assert backend._slots[slot].ahead is None
 
 
+def test_step_queues_no_frames_beyond_the_limits_of_its_slots(
+    part: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, prompt = graph_backend(part), make_prompt(part, "Six.")
+    queue, sizes = backend._queue, list[int]()
+
+    def counted(live: Any, num_frames: int) -> Any:
+        sizes.append(num_frames)
+        return queue(live, num_frames)
+
+    monkeypatch.setattr(backend, "_queue", counted)
+    limits = (6, 3)
+    slots = [backend.admit(prompt, params(5, max_frames=n, min_frames=n)) for n in limits]
+    frames = backend.step(slots, 16)
+    assert (frames.lengths, frames.status) == (limits, ("length", "length"))
+    assert sum(sizes) == 6
+    sizes.clear()
+    assert backend.step(slots[1:], 16).lengths == (0,)
+    assert sizes == [1]
+
+
 @pytest.mark.ci
-def test_codec_of_short_step_is_queued_behind_its_frames(part: Tiny) -> None:
+def test_codec_is_queued_behind_the_frames_of_its_step(part: Tiny) -> None:
     """The audio is the same for all step lengths."""
     prompt = make_prompt(part, "Ahead of the host.")
-    for sizes in ([1, 2, 4, 4], [4, 3, 4], [8, 2, 1]):
+    for sizes in ([1, 2, 4, 4], [4, 3, 4], [8, 2, 1], [16, 1]):
         backend, sounds = graph_backend(part), []
         slots = [backend.admit(prompt, params(seed)) for seed in (5, 6)]
         for size in sizes:
             frames = backend.step(slots, size)
             is_ahead = [backend._slots[slot].ahead is not None for slot in slots]
-            assert is_ahead == [size in (1, 2, 4)] * 2
+            assert is_ahead == [size in CODEC_FRAMES] * 2
             sounds.append(backend.render(slots, frames))
         for row, seed in enumerate((5, 6)):
             expected = speak_and_render(part.backend(), prompt, params(seed), [sum(sizes)])

@@ -162,9 +162,11 @@ class CudaGraphBackend:
         """Queue the first frames; the returned call waits for them and queues the others.
 
         Frames are queued `LOOKAHEAD` at a time, one such group ahead of the host, so that few
-        frames are computed after the end of speech. Wait for a slot's step before the next one.
+        frames are computed after the end of speech, and none after the limits of all slots. Wait
+        for a slot's step before the next one.
         """
         live = [self._slots[slot] for slot in slots]
+        num_frames = min(num_frames, max([1, *(slot.num_left for slot in live)]))
         sizes = [min(LOOKAHEAD, num_frames - i) for i in range(0, num_frames, LOOKAHEAD)]
         left = sizes[2:]
         waits = [self._queue(live, size) for size in sizes[:2]]

@@ -101,6 +101,11 @@ class GraphSlot(SlotState):
         return min(self.max_frames, PAGE * len(self.pages) - self.num_rows)
 
     @property
+    def num_left(self) -> int:
+        """Number of frames up to the slot's limit that are not yet queued."""
+        return self.max_frames - self.num_frames - self.num_queued
+
+    @property
     def is_fresh(self) -> bool:
         return self.num_frames + self.num_queued == 0
 

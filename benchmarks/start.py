@@ -10,8 +10,8 @@ weights are in the page cache, and Python's bytecode is cached: a process that i
 all modules first, because pip compiles them at installation and some images remove the result.
 
 `phases` are seconds from the start of the process to the end of a phase. `parts` are seconds that
-parts of `load` take; they overlap on a GPU. `ready` is the end of `TTS.warmup`, after which a
-server accepts requests.
+parts of `load` take; they overlap on a GPU. `pick_device` imports PyTorch. `ready` is the end of
+`TTS.warmup`, after which a server accepts requests.
 """
 
 from __future__ import annotations
@@ -147,9 +147,6 @@ def start_here(order: dict[str, Any]) -> dict[str, Any]:
         phases[name] = round(time.time() - began, 3)
 
     end_phase("interpreter")
-    import torch  # noqa: F401
-
-    end_phase("import_torch")
     import vivace.tts
     from vivace.checkpoint import Checkpoint
     from vivace.engine import loaded
@@ -160,6 +157,7 @@ def start_here(order: dict[str, Any]) -> dict[str, Any]:
         (Checkpoint, "load_model"),
         (Checkpoint, "load_codec"),
         (loaded, "import_backends"),
+        (vivace.tts, "pick_device"),
         (vivace.tts, "build_backend"),
     ):
         _time_calls(owner, name, parts)
@@ -189,7 +187,7 @@ def _time_calls(owner: Any, name: str, parts: dict[str, float]) -> None:
         try:
             return work(*arguments, **named)
         finally:
-            parts[name] = round(time.perf_counter() - began, 3)
+            parts[name] = round(parts.get(name, 0.0) + time.perf_counter() - began, 3)
 
     setattr(owner, name, timed)
 

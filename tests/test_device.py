@@ -1,7 +1,8 @@
-"""`pick_device`, `pick_dtype` and `can_fork`."""
+"""Choice of device and precision, forks, and garbage collection during a load."""
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from vivace import TTS
-from vivace.device import can_fork, pick_device, pick_dtype
+from vivace.device import can_fork, paused_collector, pick_device, pick_dtype
 from vivace.errors import BackendUnavailableError, RequestError
 
 
@@ -105,3 +106,31 @@ def test_can_fork_is_true_only_for_one_cpu_thread(
 ) -> None:
     monkeypatch.setattr("platform.machine", lambda: machine)
     assert can_fork(device, threads) is expected
+
+
+def test_garbage_is_collected_again_after_concurrent_loads() -> None:
+    assert gc.isenabled()
+    first, second = paused_collector(), paused_collector()
+    first.__enter__()
+    assert not gc.isenabled()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert gc.isenabled()
+    second.__exit__(None, None, None)
+    assert gc.isenabled()
+
+
+def test_garbage_is_collected_again_after_a_failed_load() -> None:
+    with pytest.raises(MemoryError), paused_collector():
+        raise MemoryError
+    assert gc.isenabled()
+
+
+def test_disabled_collector_stays_disabled_after_a_load() -> None:
+    gc.disable()
+    try:
+        with paused_collector():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

@@ -5,6 +5,7 @@ PyTorch is imported by the functions that need it: a small model on a CPU may ru
 
 from __future__ import annotations
 
+import gc
 import logging
 import platform
 import sys
@@ -29,7 +30,8 @@ DTYPES = ("float32", "bfloat16")
 
 def pick_device(name: str = AUTO, num_bytes: int | None = None) -> torch.device:
     """`auto` runs a small model (`num_bytes`) on the CPU, because starting a GPU takes longer."""
-    import torch
+    with paused_collector():
+        import torch
 
     if name == AUTO:
         if num_bytes is not None and num_bytes < SMALL_MODEL_BYTES:
@@ -55,6 +57,21 @@ def pick_device(name: str = AUTO, num_bytes: int | None = None) -> torch.device:
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise BackendUnavailableError("device 'mps' was asked for, but it is not available here")
     return device
+
+
+@contextmanager
+def paused_collector() -> Iterator[None]:
+    """No garbage collection inside the context: imports and loads create many objects that stay.
+
+    The setting is the process's. A concurrent load does not turn it on again.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def can_fork(device_type: str, threads: int | None) -> bool:

@@ -17,7 +17,14 @@ from vivace.audio.sandbox import Sandbox
 from vivace.backends import CheckpointFiles, import_backends
 from vivace.backends.base import Backend
 from vivace.checkpoint import Checkpoint
-from vivace.device import SMALL_MODEL_BYTES, can_fork, pick_dtype, pick_threads, use_threads
+from vivace.device import (
+    SMALL_MODEL_BYTES,
+    can_fork,
+    paused_collector,
+    pick_dtype,
+    pick_threads,
+    use_threads,
+)
 from vivace.engine.chunks import chunk_sizes
 from vivace.engine.client import EngineClient
 from vivace.engine.completeness import HeadFinder, IdMarker, OfferUtterance
@@ -248,7 +255,7 @@ def load_checkpoint(
         partial(checkpoint.load_codec, device),
         partial(import_backends, device),
     )
-    with use_threads(threads):
+    with use_threads(threads), paused_collector():
         tokenizer, model, codec, _ = _run_all(jobs, in_threads=device.type == "cuda")
         rebuild = partial(build, model, codec)
         first = rebuild()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import wave
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from torch import Tensor
 
 from tests.benchmarks.conftest import Run
+from tests.support.tiny import Tiny
 from vivace.checkpoint import EMBEDDED
 from vivace.finetune.options import TrainOptions
 
@@ -28,7 +30,7 @@ def read(path: Path) -> dict[str, Any]:
     return report
 
 
-def test_finetune_command(run: Run, tmp_path: Path) -> None:
+def test_finetune_command(run: Run, tmp_path: Path, tiny: Callable[[str], Tiny]) -> None:
     config = json.loads((EMBEDDED / "config.json").read_text("utf-8"))
     talker = config["talker_config"]
     del config["timing_config"]  # names a layer
@@ -36,11 +38,13 @@ def test_finetune_command(run: Run, tmp_path: Path) -> None:
         part["num_hidden_layers"] = 1
     out = tmp_path / "finetune.json"
     run("finetune.py", "--shapes", "embedded", "--steps", 1, "--device", "cpu", "--json", out,
-        released_config=lambda shape: config,
+        "--whole", "--checkpoint", tiny("base").checkpoint.folder,
+        released_config=lambda shape: config, NUM_RECORDINGS=3,
         TrainOptions=partial(TrainOptions, rows_per_batch=64, rows_per_step=64))  # fmt: skip
-    [result] = read(out)["runs"]
-    assert result["step_s"] > 0
-    assert np.isfinite(result["loss"])
+    steps, whole = read(out)["runs"]
+    assert steps["step_s"] > 0
+    assert np.isfinite(steps["loss"])
+    assert whole["recordings"] == 2  # one is held out
 
 
 class FakeTTS:

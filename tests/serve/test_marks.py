@@ -13,10 +13,13 @@ import pytest
 from tests.support.c2pa_chain import write_chain
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
+from tests.support.websocket_client import talking
+from tests.support.wyoming_client import talking as wyoming_talking
 from vivace.errors import RequestError
 from vivace.mark.c2pa import read_manifest
 from vivace.serve.settings import ServeSettings, resolve_settings
 
+ENCODE = "/v1/audio/encode"
 HEADER = "x-vivace-provenance"
 STATEMENT = b"AI-generated speech"
 
@@ -28,7 +31,7 @@ def backend() -> ScriptedSpeech:
 
 @pytest.fixture(scope="module")
 def server(backend: ScriptedSpeech, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    settings = ServeSettings(port=0, voices=tmp_path_factory.mktemp("voices"))
+    settings = ServeSettings(port=0, wyoming_port=0, voices=tmp_path_factory.mktemp("voices"))
     with running(settings, backend.load) as server:
         yield server
 
@@ -57,9 +60,56 @@ def test_elevenlabs_response_has_the_header(server: Running, path: str) -> None:
     assert "ai-generated" in ask(server, path).headers[HEADER]
 
 
+@pytest.mark.parametrize("format", ["mp3", "opus", "aac", "flac", "wav", "pcm"])
+def test_converted_speech_keeps_its_provenance(server: Running, format: str) -> None:
+    speech = ask(server, response_format="pcm")
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        query = {"response_format": format}
+        given = {HEADER: speech.headers[HEADER]}
+        kept = client.post(ENCODE, params=query, content=speech.content, headers=given)
+        other = client.post(ENCODE, params=query, content=speech.content)
+    assert kept.headers[HEADER] == speech.headers[HEADER]
+    assert HEADER not in other.headers  # the server does not know that this is speech
+    assert (STATEMENT in kept.content) == (format not in ("aac", "pcm"))
+    assert STATEMENT not in other.content
+
+
+@pytest.mark.parametrize(
+    "provenance",
+    ["", "human", "ai-generated", "ai-generated; model=a; voice=human", "ai-generated; voice=preset"
+     "; model=%00", "ai-generated" * 1_000],
+)  # fmt: skip
+def test_unknown_provenance_is_rejected(server: Running, provenance: str) -> None:
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        answer = client.post(ENCODE, content=bytes(4_800), headers={HEADER: provenance})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_provenance")
+
+
+def test_realtime_response_has_the_provenance(server: Running) -> None:
+    with talking(server, "/v1/realtime") as talk:
+        content = [{"type": "input_text", "text": "Hello."}]
+        item = {"type": "message", "role": "user", "content": content}
+        talk.send("response.create", response={"conversation": "none", "input": [item]})
+        done = talk.until("response.done")[-1]
+    assert isinstance(done, dict)
+    assert done["response"]["provenance"].startswith("ai-generated; tool=Vivace ")
+
+
+def test_wyoming_audio_start_has_the_provenance(server: Running) -> None:
+    with wyoming_talking(server) as talk:
+        talk.send("synthesize", text="One.")
+        [start] = [one for one in talk.until("audio-stop") if one.type == "audio-start"]
+    assert start.data["provenance"].startswith("ai-generated; tool=Vivace ")
+
+
 def test_mark_none_has_no_header_and_no_tags(backend: ScriptedSpeech, tmp_path: Path) -> None:
-    with running(ServeSettings(port=0, voices=tmp_path, mark="none"), backend.load) as server:
+    settings = ServeSettings(port=0, wyoming_port=0, voices=tmp_path, mark="none")
+    with running(settings, backend.load) as server:
         response = ask(server, response_format="mp3")
+        with wyoming_talking(server) as talk:
+            talk.send("synthesize", text="One.")
+            messages = talk.until("audio-stop")
+    assert all("provenance" not in one.data for one in messages)
     assert HEADER not in response.headers
     assert STATEMENT not in response.content
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from typing import BinaryIO, Literal, Protocol
+from typing import BinaryIO, Literal, Protocol, get_args
 
 from vivace._version import __version__
 from vivace.audio.tags import XMP, Tags, xmp_packet
 from vivace.errors import AudioError
 
 VoiceKind = Literal["preset", "cloned", "designed"]
+VOICE_KINDS: tuple[VoiceKind, ...] = get_args(VoiceKind)
+HEADER_STATEMENT = "ai-generated"
+MAX_MODEL = 256  # characters of a model in a header
 TOOL = "Vivace"
 STATEMENT = "AI-generated speech"  # the first words of the comment
 SOURCE_TYPE = "http://cv.iptc.org/newscodes/digitalsourcetype/trainedAlgorithmicMedia"
@@ -64,7 +67,24 @@ class Provenance:
             f"{name.replace(' ', '-')}={quote(value, safe=' /,+:@')}"
             for name, value in fields.items()
         )
-        return "; ".join(["ai-generated", *facts])
+        return "; ".join([HEADER_STATEMENT, *facts])
+
+    @classmethod
+    def parse_header(cls, header: str) -> Provenance:
+        """Read `header` of speech that is written to another file. Raises AudioError.
+
+        A signature belongs to one file, so it is left out.
+        """
+        from urllib.parse import unquote
+
+        first, *facts = (part.strip() for part in header.split(";"))
+        pairs = dict(fact.partition("=")[::2] for fact in facts)
+        model, kinds = unquote(pairs.get("model", "")), pairs.get("voice", "").split(", ")
+        voices = tuple(kind for kind in VOICE_KINDS if kind in kinds)
+        if first != HEADER_STATEMENT or not model.isprintable() or not voices:
+            raise AudioError(f"the provenance must be the header of a speech, not {header[:80]!r}")
+        is_watermarked = "watermark" in pairs.get("marks", "").split(", ")
+        return cls(model=model[:MAX_MODEL], voices=voices, is_watermarked=is_watermarked)
 
     @property
     def tags(self) -> Tags:

@@ -1,6 +1,8 @@
 """`POST /v1/audio/encode`: PCM to another audio format. The page's downloads use it.
 
-Speech that was heard can be saved in any format without speaking it again.
+Speech that was heard can be saved in any format without speaking it again. The samples are those of
+the client, so the server cannot know whether they are speech of its own. A client that sends the
+header `x-vivace-provenance` of the speech gets a file that says the same. It is not signed.
 """
 
 from __future__ import annotations
@@ -8,20 +10,27 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Header, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
+from vivace.audio.file_mark import FileMark, Provenance
 from vivace.audio.formats import SPEECH_FORMATS, SpeechFormat
 from vivace.errors import AudioError
 from vivace.serve.context import ServeContext
 from vivace.serve.encoders import SpeechEncoder
 from vivace.serve.errors import RefusedError
+from vivace.serve.response import PROVENANCE
 from vivace.serve.schema import BINARY, audio_response
 
 PCM = {"requestBody": {"required": True, "content": {"audio/pcm": BINARY}}}
 ANSWERS: dict[int | str, dict[str, Any]] = {200: audio_response("The audio.", SPEECH_FORMATS)}
 SampleRate = Annotated[int, Query(ge=8_000, le=48_000, description="Of the samples, in Hz.")]
+
+SpeechProvenance = Annotated[
+    str | None,
+    Header(alias=PROVENANCE, description="Of the response whose audio this is. The file says it."),
+]
 
 
 def routes(context: ServeContext) -> APIRouter:
@@ -29,7 +38,10 @@ def routes(context: ServeContext) -> APIRouter:
 
     @router.post("/v1/audio/encode", response_class=Response, responses=ANSWERS, openapi_extra=PCM)
     async def encode(
-        http: Request, response_format: SpeechFormat = "mp3", sample_rate: SampleRate = 24_000
+        http: Request,
+        response_format: SpeechFormat = "mp3",
+        sample_rate: SampleRate = 24_000,
+        provenance: SpeechProvenance = None,
     ) -> Response:
         """Convert mono PCM (16 bit, little endian) to another format."""
         body = await http.body()
@@ -43,8 +55,20 @@ def routes(context: ServeContext) -> APIRouter:
             raise RefusedError(
                 str(error), param="response_format", code="unsupported_format"
             ) from error
+        headers = {"content-type": encoder.content_type}
+        if provenance is not None:
+            mark = _read_mark(provenance)
+            encoder.set_mark(mark)
+            headers[PROVENANCE] = mark.provenance.header
         samples = np.frombuffer(body, "<i2").astype(np.float32) / np.float32(32_768)
         content = await encoder.encode_whole([samples])
-        return Response(content, headers={"content-type": encoder.content_type})
+        return Response(content, headers=headers)
 
     return router
+
+
+def _read_mark(provenance: str) -> FileMark:
+    try:
+        return FileMark(Provenance.parse_header(provenance))
+    except AudioError as error:
+        raise RefusedError(str(error), param=PROVENANCE, code="invalid_provenance") from error

@@ -80,7 +80,9 @@ def test_download_has_the_chosen_format(server: Running, page: Driver, format: s
     with page.tab.expect_download() as saved:
         page.button("Download").click()
     assert saved.value.suggested_filename == f"Keep-this.{format}"
-    assert saved.value.path().read_bytes().startswith(FORMATS[format])
+    content = saved.value.path().read_bytes()
+    assert content.startswith(FORMATS[format])
+    assert b"AI-generated speech" in content
     page.check()
 
 

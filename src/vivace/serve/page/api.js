@@ -1,5 +1,6 @@
 // Requests to the server. Addresses are relative, so the page works under any path.
 const base = new URL("v1/", document.baseURI);
+const PROVENANCE = "x-vivace-provenance"; // that audio is AI-generated; absent with --mark none
 export const apiUrl = (path) => new URL(path, base).href;
 
 // What to tell the user where the server's message is written for programs.
@@ -68,18 +69,20 @@ export async function makeVoice(fields) {
 	return (await call("audio/voices", { method: "POST", body: form })).json();
 }
 
-// The same audio in another format.
+// The same audio in another format. The file says that it is AI-generated if the speech did.
 export async function encode(track, format) {
 	const body = track.samples.slice(0, track.length);
 	return (await call(`audio/encode?response_format=${format}&sample_rate=${track.rate}`, {
-		method: "POST", body, headers: { "Content-Type": "audio/pcm" },
+		method: "POST", body,
+		headers: { "Content-Type": "audio/pcm", ...(track.provenance && { [PROVENANCE]: track.provenance }) },
 	})).blob();
 }
 
-// Yields every event: audio, and words whose audio is complete.
+// Yields every event: audio, and words whose audio is complete; and what the response says about the origin.
 export async function* speak(request, signal) {
 	const how = { response_format: "pcm", stream_format: "sse", word_timestamps: true };
 	const answer = await post("audio/speech", { ...request, ...how }, signal);
+	const provenance = answer.headers.get(PROVENANCE);
 	const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
 	let text = "";
 	for (;;) {
@@ -96,7 +99,7 @@ export async function* speak(request, signal) {
 		for (const event of events) {
 			const { audio, words, error } = JSON.parse(event.slice(event.indexOf("{")));
 			if (error) throw ApiError.of(error);
-			yield { words, bytes: audio && Uint8Array.from(atob(audio), (char) => char.charCodeAt()) };
+			yield { words, provenance, bytes: audio && Uint8Array.from(atob(audio), (char) => char.charCodeAt()) };
 		}
 	}
 }

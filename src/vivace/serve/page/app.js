@@ -77,8 +77,8 @@ async function stream(text, control, voice, isPreview) {
 	let item = null;
 	say("Waiting for the first sound");
 	try {
-		for await (const { bytes, words } of api.speak(request, control.signal)) {
-			item ??= begin({ track: new Track(rate()), text, began, chars: [...text], words: [] });
+		for await (const { bytes, words, provenance } of api.speak(request, control.signal)) {
+			item ??= begin({ track: new Track(rate(), provenance), text, began, chars: [...text], words: [] });
 			item.words.push(...(words ?? []));
 			if (bytes) stage.grow(item, bytes);
 		}
@@ -136,10 +136,10 @@ const stage = new Stage(player, isBusy);
 
 const live = new Live({
 	// Consecutive utterances extend one track while it plays.
-	start(rate) {
+	start(rate, provenance) {
 		const { item } = stage, isNext = item?.isLive && player.track === item.track && player.isPlaying;
 		if (isNext) item.track.isEnded = false;
-		else begin({ track: new Track(rate), text: "", began: live.saidAt, isLive: true, from: spokenTo });
+		else begin({ track: new Track(rate, provenance), text: "", began: live.saidAt, isLive: true, from: spokenTo });
 	},
 	grow: (bytes) => stage.grow(stage.item, bytes),
 	end() {

@@ -8,8 +8,10 @@ const here = (name) => new URL(name, import.meta.url);
 
 // A growing array of 16-bit samples, and one peak every 20 ms for the waveform.
 export class Track {
-	constructor(rate) {
+	// `provenance`: what the server said about the origin of the speech; null: nothing.
+	constructor(rate, provenance) {
 		this.rate = rate;
+		this.provenance = provenance;
 		this.samples = new Int16Array(rate * 16);
 		this.length = 0;
 		this.peaks = [];

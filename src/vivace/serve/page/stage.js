@@ -111,8 +111,9 @@ export class Stage {
 		const format = $("format").value, words = text.slice(0, 40).replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "");
 		clearErrors();
 		$("download").disabled = true;
+		const comment = track.provenance === null ? "" : WAV_COMMENT;
 		try {
-			const href = URL.createObjectURL(format === "wav" ? track.toWav(WAV_COMMENT) : await encode(track, format));
+			const href = URL.createObjectURL(format === "wav" ? track.toWav(comment) : await encode(track, format));
 			make("a", { href, download: `${words || "speech"}.${format}` }).click();
 			setTimeout(() => URL.revokeObjectURL(href), 10000);
 		} catch (error) {

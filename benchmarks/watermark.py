@@ -1,13 +1,18 @@
-"""Measures the watermark: detection after transformations, false detections, quality and cost.
+r"""Measures the watermark: detection after transformations, false detections, quality and cost.
 
     pip install -e ".[mark,quality]" && apt install espeak-ng
     pip install --no-deps distillmos==0.9.1 xls-r-sqa==0.1.0
-    python benchmarks/watermark.py --json benchmarks/results/watermark-mini.json
+    PYTHONPATH=src:. python scripts/make_finetune_data.py build/george --voice bm_george
+    python benchmarks/watermark.py --json benchmarks/results/watermark-mini.json \
+        --recordings build/george/wavs
 
-`--parts` measures parts again and keeps the others in the file.
+`--parts` measures parts again and keeps the others in the file. The part `perth` runs the package's
+own code too, which needs `pip install resemble-perth librosa torchaudio`.
 Both embedded voices speak template lines; recordings shorter than 3 s are left out. Long clips are
 20 recordings in a row. Recordings and transcripts are kept in `--work`, and a repeated run reuses
-them. Unmarked audio is the same speech, espeak-ng, noise, and artificial tones.
+them. Unmarked audio is the same speech, espeak-ng, noise, and artificial tones. The detector's
+thresholds were chosen on it. The part `verified` has other sounds: those of `unmarked_sounds.py`,
+other voices of espeak-ng, and the recordings of another synthesizer in `--recordings`.
 """
 
 from __future__ import annotations
@@ -19,12 +24,14 @@ import math
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from judges import NaturalnessJudge, Recogniser
+from unmarked_sounds import make_noises, make_tones, make_verified
 from words import count_errors
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -36,12 +43,12 @@ from vivace.audio.resample import resample
 from vivace.audio.wav import Samples
 from vivace.cli.bench.machine import machine
 from vivace.mark.watermark import (
-    MIN_CORRELATION,
     THRESHOLD,
     Watermark,
     WatermarkResult,
     WatermarkStream,
 )
+from vivace.mark.watermark_pattern import MIN_CORRELATION, MIN_SUPPORT
 
 Row = dict[str, Any]
 Change = Callable[[Samples], tuple[Samples, int]]
@@ -50,9 +57,12 @@ RATE = 24_000
 VOICES = ("heart", "michael")
 MIN_S = 3.0
 NUM_JOINED = 20  # recordings of a long clip
-NUM_NOISES, NUM_TONES = 70, 70
 NUM_DRAWS = 4_000
-PARTS = ("cost", "detection", "unmarked", "quality")
+PERTH_CHANGES = ("untouched", "mp3 64 kbit/s", "opus 24 kbit/s", "resampled to 16 kHz",
+                 "white noise, 20 dB", "1 s from the middle")  # fmt: skip
+PARTS = ("cost", "detection", "unmarked", "verified", "perth", "quality")
+ESPEAK_VOICES = ("en-us", "en-gb", "en-us+f3", "en-gb+m5", "de", "fr+f2")
+OTHER_ESPEAK_VOICES = ("en-gb-scotland", "en-us+f1", "en-gb+m3", "es", "it+f4", "pl", "sv+m2", "nl")
 
 
 def main() -> None:
@@ -61,6 +71,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("build/watermark"))
     parser.add_argument("--lines", type=int, default=220, help="lines to speak")
     parser.add_argument("--espeak", type=int, default=140, help="unmarked clips of espeak-ng")
+    parser.add_argument("--recordings", type=Path, help="folder of unmarked wav files")
     parser.add_argument("--judged", type=int, default=60, help="clips that are judged")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="default: all")
     arguments = parser.parse_args()
@@ -72,6 +83,8 @@ def main() -> None:
         "cost": lambda: measure_cost(mark, clips[0]),
         "detection": lambda: measure_detection(mark, clips),
         "unmarked": lambda: measure_unmarked(mark, unmarked, arguments.work, arguments.espeak),
+        "verified": lambda: measure_verified(mark, arguments),
+        "perth": lambda: measure_perth(mark, clips),
         "quality": lambda: measure_quality(mark, lines[: arguments.judged]),
     }
     for part in arguments.parts:
@@ -89,6 +102,7 @@ class Report:
             "machine": machine(),
             "threshold": THRESHOLD,
             "min_correlation": MIN_CORRELATION,
+            "min_support": MIN_SUPPORT,
             "delay_ms": WatermarkStream.delay_s * 1_000,
         }
 
@@ -117,41 +131,24 @@ def speak(work: Path, num_lines: int) -> list[tuple[Samples, str]]:
     return found
 
 
-def speak_espeak(work: Path, count: int) -> Iterator[Samples]:
+def speak_espeak(
+    work: Path, count: int, voices: Sequence[str] = ESPEAK_VOICES, seed: int = 34
+) -> Iterator[Samples]:
     """Speech of another synthesizer: voices, speeds and pitches in turn."""
-    for number, line in enumerate(template_lines(count, seed=34)):
-        path = work / f"espeak-{number:03}.wav"
+    for number, line in enumerate(template_lines(count, seed=seed)):
+        name = "espeak" if seed == 34 else f"espeak-{seed}"
+        path = work / f"{name}-{number:03}.wav"
         if not path.exists():
-            voice = ("en-us", "en-gb", "en-us+f3", "en-gb+m5", "de", "fr+f2")[number % 6]
+            voice = voices[number % len(voices)]
             speed, pitch = str(130 + number % 7 * 15), str(20 + number % 5 * 15)
             command = ["espeak-ng", "-v", voice, "-s", speed, "-p", pitch, "-w", str(path), line]
             subprocess.run(command, check=True)
-        recording = read_audio(path)
-        yield resample(recording.samples, recording.sample_rate, RATE)
+        yield read_clip(path)
 
 
-def make_noises() -> Iterator[Samples]:
-    rng = np.random.default_rng(1)
-    for number in range(NUM_NOISES):
-        noise = rng.standard_normal(4 * RATE)
-        noise = np.cumsum(noise) / 300 if number % 2 else noise * 10 ** rng.uniform(-4, -0.5)
-        yield np.clip(noise, -1, 1).astype(np.float32)
-
-
-def make_tones() -> Iterator[Samples]:
-    """Tones, harmonic sounds, chords and sweeps of 3 s."""
-    rng, seconds = np.random.default_rng(2), np.arange(3 * RATE) / RATE
-    for number in range(NUM_TONES):
-        base = math.exp(rng.uniform(math.log(60), math.log(1_500)))
-        pitches = (
-            [base],
-            [base * k for k in range(1, 1 + min(20, int(10_000 / base)))],
-            list(rng.uniform(100, 2_000, 5)),
-            [np.geomspace(base, 2 * base, len(seconds))],
-        )[number % 4]
-        phases = [np.cumsum(np.broadcast_to(pitch, seconds.shape)) / RATE for pitch in pitches]
-        sound = sum(np.sin(2 * np.pi * phase) for phase in phases) / (2 * len(pitches))
-        yield np.asarray(sound, np.float32)
+def read_clip(path: Path) -> Samples:
+    recording = read_audio(path)
+    return resample(recording.samples, recording.sample_rate, RATE)
 
 
 # -- detection ----------------------------------------------------------------------------------
@@ -225,16 +222,64 @@ def measure_unmarked(mark: Watermark, clips: Sequence[Samples], work: Path, num_
         "noise": list(make_noises()),
         "tones, chords, sweeps": list(make_tones()),
     }
+    rows = detect_kinds(mark, kinds)
+    for name, change in list(changes().items())[1:]:
+        rows[f"embedded voice, {name}"] = summarize([mark.detect(*change(x)) for x in clips])
+    return rows
+
+
+def measure_verified(mark: Watermark, arguments: argparse.Namespace) -> Row:
+    """False detections of sounds that were not used to choose the thresholds."""
+    paths = sorted(arguments.recordings.glob("*.wav")) if arguments.recordings else []
+    speech = speak_espeak(arguments.work, arguments.espeak, OTHER_ESPEAK_VOICES, seed=36)
+    return detect_kinds(
+        mark,
+        {
+            **make_verified(),
+            "espeak-ng, other voices": list(speech),
+            "recordings": [read_clip(path) for path in paths],
+        },
+    )
+
+
+def detect_kinds(mark: Watermark, kinds: Mapping[str, Sequence[Samples]]) -> Row:
     rows = {
         name: summarize([mark.detect(clip, RATE) for clip in kind])
         for name, kind in kinds.items()
         if kind
     }
-    for name, change in list(changes().items())[1:]:
-        rows[f"embedded voice, {name}"] = summarize([mark.detect(*change(x)) for x in clips])
-    total = [row for name, row in rows.items() if name in kinds]
-    rows["all"] = {key: sum(row[key] for row in total) for key in ("clips", "detected")}
-    return rows
+    total = {key: sum(row[key] for row in rows.values()) for key in ("clips", "detected")}
+    return {**rows, "all": {**total, "interval_percent": wilson(total["detected"], total["clips"])}}
+
+
+def measure_perth(mark: Watermark, clips: Sequence[Samples]) -> Row:
+    """The package's own detector on our marks, and our detector on the package's own marks."""
+    perth = import_module("perth.perth_net.perth_net_implicit.perth_watermarker")
+    package = perth.PerthImplicitWatermarker()
+
+    def detect(samples: Samples, rate: int) -> WatermarkResult:
+        score = float(package.get_watermark(samples, rate, round=False))
+        return WatermarkResult(is_marked=round(score) == 1, confidence=score)
+
+    ours = [mark_clip(mark, clip) for clip in clips]
+    theirs = [np.asarray(package.apply_watermark(clip, RATE), np.float32) for clip in clips]
+    rows: Row = {}
+    for name in PERTH_CHANGES:
+        change = changes()[name]
+        rows[name] = {
+            "our mark, Perth's detector": summarize([detect(*change(clip)) for clip in ours]),
+            "Perth's mark, our detector": summarize([mark.detect(*change(x)) for x in theirs]),
+            "Perth's mark, Perth's detector": summarize([detect(*change(x)) for x in theirs]),
+        }
+    tones = [detect(clip, RATE) for clip in make_tones()]
+    speech = [detect(clip, RATE) for clip in clips]
+    return {
+        **rows,
+        "unmarked, Perth's detector": {
+            "embedded voice": summarize(speech),
+            "tones, chords, sweeps": summarize(tones),
+        },
+    }
 
 
 def summarize(results: Sequence[WatermarkResult]) -> Row:
@@ -256,7 +301,8 @@ def wilson(num_found: int, total: int) -> list[float]:
     z, share = 1.96, num_found / total
     middle = share + z * z / (2 * total)
     half = z * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))
-    return [round(100 * (middle + sign * half) / (1 + z * z / total), 1) for sign in (-1, 1)]
+    ends = (100 * (middle + sign * half) / (1 + z * z / total) for sign in (-1, 1))
+    return [round(abs(end), 1) for end in ends]
 
 
 def mark_clip(mark: Watermark, clip: Samples) -> Samples:

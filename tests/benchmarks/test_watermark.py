@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.benchmarks.conftest import FOLDER, Run
-from tests.mark.test_watermark import FakeNetwork, speech_like
+from tests.mark.test_watermark import FakeNetwork, speech_like, tone
 from tests.support.project import load_script
 from vivace.audio.wav import Samples
 from vivace.mark.watermark import Watermark
@@ -28,6 +28,17 @@ class FixedWatermark(Watermark):
         return Watermark(PatternNetwork())
 
 
+class Perth:
+    """A package whose mark is silence, and whose detector finds it."""
+
+    class PerthImplicitWatermarker:
+        def apply_watermark(self, signal: Samples, sample_rate: int) -> Samples:
+            return np.zeros_like(signal)
+
+        def get_watermark(self, signal: Samples, sample_rate: int, *, round: bool) -> float:
+            return 1.0 - float(signal.any())
+
+
 def speak(*_: object) -> list[tuple[Samples, str]]:
     return [(speech_like(84_000, seed), "It rained.") for seed in range(2)]
 
@@ -42,8 +53,10 @@ def test_benchmark_reports_detection_and_quality(run: Run, tmp_path: Path) -> No
         *("--json", path, "--work", tmp_path, "--espeak", 0),
         Watermark=FixedWatermark,
         speak=speak,
-        NUM_NOISES=2,
-        NUM_TONES=4,
+        make_noises=lambda: [0.1 * speech_like(48_000, seed) for seed in (5, 6)],
+        make_tones=lambda: [tone(0.5, 2.0)] * 4,
+        make_verified=lambda: {"tones": [tone(0.1, 2.0)] * 3},
+        import_module=lambda _: Perth,
         NUM_JOINED=2,
         Recogniser=lambda: lambda *_: next(heard),
         NaturalnessJudge=lambda: lambda samples, _: float(samples[0] != 0) + 3,
@@ -53,7 +66,13 @@ def test_benchmark_reports_detection_and_quality(run: Run, tmp_path: Path) -> No
     assert detection["seconds"] == [3.5, 3.5]
     for change in ("untouched", "resampled to 8 kHz", "untouched, 2 recordings"):
         assert detection[change]["percent"] == 100.0
-    assert unmarked["all"] == {"clips": 8, "detected": 0}
+    assert unmarked["all"]["clips"] == 8
+    assert unmarked["all"]["detected"] == 0
+    assert report["verified"]["all"]["clips"] == 3
+    for change in report["perth"].values():
+        assert change.get("our mark, Perth's detector", {"percent": 0.0})["percent"] == 0.0
+    assert report["perth"]["untouched"]["Perth's mark, our detector"]["percent"] == 0.0
+    assert report["perth"]["unmarked, Perth's detector"]["embedded voice"]["clips"] == 2
     assert report["quality"]["word_errors_percent"]["before"] == 0.0
     assert report["quality"]["word_errors_percent"]["after"] == 25.0
     assert report["cost"]["mark_ms_per_s"] > 0

@@ -12,7 +12,7 @@ from torch import Tensor
 from vivace.audio.wav import Samples
 from vivace.errors import AudioError
 from vivace.mark import watermark, watermark_network
-from vivace.mark.watermark import CERTAIN, MIN_CORRELATION, THRESHOLD, Watermark
+from vivace.mark.watermark import CERTAIN, THRESHOLD, Watermark
 from vivace.mark.watermark_network import NUM_BINS, WatermarkNetwork
 
 RATES = (8_000, 22_050, 24_000, 48_000)
@@ -154,7 +154,7 @@ def test_stereo_is_rejected(mark: Watermark) -> None:
 @pytest.fixture
 def without_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
     """The score alone decides."""
-    monkeypatch.setattr(watermark, "correlate", lambda *_: 1.0)
+    monkeypatch.setattr(watermark, "shows_pattern", lambda *_: True)
 
 
 def test_score_counts_only_with_the_pattern_of_the_mark(
@@ -183,7 +183,7 @@ def test_short_audio_has_no_confidence(
     mark: Watermark, monkeypatch: pytest.MonkeyPatch, num_samples: int, confidence: float
 ) -> None:
     monkeypatch.setattr(FakeNetwork, "score", lambda *_: 0.9)
-    monkeypatch.setattr(watermark, "correlate", lambda *_: MIN_CORRELATION)
+    monkeypatch.setattr(watermark, "shows_pattern", lambda *_: True)
     assert mark.detect(speech_like(num_samples), 24_000).confidence == confidence
 
 

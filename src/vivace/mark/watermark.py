@@ -12,10 +12,9 @@ from vivace.audio.wav import Samples
 from vivace.errors import AudioError
 from vivace.mark.watermark_filter import design_filter
 from vivace.mark.watermark_network import WatermarkNetwork, to_levels
-from vivace.mark.watermark_pattern import correlate, mark_pattern
+from vivace.mark.watermark_pattern import mark_pattern, shows_pattern
 
 THRESHOLD = 0.3  # confidence of marked audio; docs/responsible-use.md has the measurements
-MIN_CORRELATION = 0.3  # with the pattern of the mark; a lower one sets the confidence to 0
 MIN_S = 0.3  # of audio; shorter audio has no reliable score
 CERTAIN = 0.95  # the rest of the audio is not read
 WINDOW_S = 10.0  # audio that is scored at once
@@ -88,7 +87,7 @@ class Watermark:
         if len(window) < rate * MIN_S or not window.any():
             return 0.0
         levels = to_levels(window, rate)
-        if correlate(levels, self._pattern) < MIN_CORRELATION:
+        if not shows_pattern(levels, self._pattern):
             return 0.0
         return min(1.0, self._network.score(levels))
 

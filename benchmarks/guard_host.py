@@ -56,6 +56,7 @@ class PreparedBackend:
     name: str = "prepared"
     max_streams: int = 64
     shares_work: bool = True
+    renders_beside: bool = True
     watched: Head | None = None
     turns: list[tuple[int, int]] = field(default_factory=list)  # slots, frames
     _slots: dict[Slot, Generation] = field(default_factory=dict)

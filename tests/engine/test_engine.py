@@ -43,7 +43,7 @@ def expected(seed: int, num_frames: int) -> np.ndarray:
 
 
 def test_reader_gets_all_frames_in_requested_sizes() -> None:
-    backend = ScriptedBackend(shares_work=False)
+    backend = ScriptedBackend(shares_work=False, renders_beside=False)
     engine = Engine(backend)
     blocks = list(open_blocks(engine, 11, 7, [1, 2, 4]))
     assert [len(block.codes) for block in blocks] == [1, 2, 4, 4]
@@ -82,7 +82,7 @@ def test_streams_read_by_one_thread_share_turns() -> None:
 
 
 def test_backend_without_shared_work_makes_no_frames_ahead() -> None:
-    backend = ScriptedBackend(shares_work=False)
+    backend = ScriptedBackend(shares_work=False, renders_beside=False)
     engine = Engine(backend)
     first, second = open_blocks(engine, 40, 0), open_blocks(engine, 40, 1)
     next(first), next(second), next(first)
@@ -114,6 +114,15 @@ def test_next_frames_are_made_during_rendering() -> None:
         "frames started", "frames there", "samples started", "frames started", "samples there"
     ]  # fmt: skip
     del blocks
+
+
+def test_samples_of_a_synchronous_backend_do_not_wait_for_the_next_frames() -> None:
+    backend = BusyBackend(renders_beside=False)
+    blocks = open_blocks(Engine(backend), 40, 0, size=2)
+    assert sum(len(block.codes) for block in blocks) == 40
+    turn = ["frames started", "frames there", "samples started", "samples there"]
+    assert backend.events == turn * len(backend.steps)
+    assert len(backend.steps) > 2
 
 
 def test_frames_made_ahead_are_bounded() -> None:

@@ -67,7 +67,7 @@ def test_unread_utterance_is_admitted_without_delaying_others() -> None:
 def test_concurrent_readers_get_their_frames_in_single_turns(
     sizes: int | list[int],
 ) -> None:
-    backend = ScriptedBackend(shares_work=False)
+    backend = ScriptedBackend(shares_work=False, renders_beside=False)
     engine = Engine(backend)
 
     def read(seed: int) -> np.ndarray:

@@ -61,6 +61,7 @@ class ScriptedSpeech(Immediate):
 
     name: str = "scripted"
     shares_work: bool = True
+    renders_beside: bool = True
     max_streams: int = 256
     max_queue: int = 64
     live: LiveMode = "word"  # like a released checkpoint

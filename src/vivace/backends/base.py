@@ -122,6 +122,7 @@ class Backend(Protocol):
     name: str
     max_streams: int  # slots at once
     shares_work: bool  # a batched step costs little more than a step of one slot
+    renders_beside: bool  # samples are made beside the next frames: `start_render` returns early
 
     @property
     def watched(self) -> Head | None:
@@ -170,6 +171,7 @@ class Immediate(ABC):
     """Mixin of synchronous backends: `start_step` and `start_render` return finished results."""
 
     watched: Head | None = None
+    renders_beside: bool = False
 
     @abstractmethod
     def admit(self, prompt: Prompt, sampling: SamplingParams) -> Slot:

@@ -1,7 +1,8 @@
 """Calls the backend in the order that keeps it busy.
 
 Frames and samples can be in flight at once: while the frames of one turn are rendered, the next
-frames are made. A synchronous backend has finished its work when the call returns.
+frames are made. A synchronous backend has finished its work when the call returns, and its samples
+are delivered at once: the next frames would delay them.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Pipeline:
     @property
     def can_start(self) -> bool:
         """Whether frames can be started without delaying work in flight."""
-        return self._frames is None and (self._samples is None or self._backend.shares_work)
+        return self._frames is None and (self._samples is None or self._backend.renders_beside)
 
     @property
     def is_rendering(self) -> bool:
@@ -82,7 +83,7 @@ class Pipeline:
             self._start(stepped, num_frames)
         if self._samples is None and self._frames is not None:
             self._collect(self._frames)
-            if self._backend.shares_work:
+            if self._backend.renders_beside:
                 self._at_risk = ()
                 return
         if self._samples is not None:

@@ -54,6 +54,7 @@ LOOKAHEAD = 4  # frames that are queued while the host waits for earlier frames
 class CudaGraphBackend:
     name = "cuda_graph"
     shares_work = True
+    renders_beside = True
     renders_beside_frames = True  # the codec uses a separate CUDA stream
     default_layers = AUTO_LAYERS
 

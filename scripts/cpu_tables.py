@@ -94,6 +94,44 @@ def _weights(row: Report) -> str:
     return BACKENDS.get(row["weights"], f"{row['weights']}, `cpu`")
 
 
+def streams(report: Report) -> Table:
+    """Several streams that share each sweep of the weights."""
+    rows: list[list[object]] = [
+        [
+            row["weights"],
+            row["threads"],
+            row["streams"],
+            f"{row['model_ms_per_frame']:.0f}",
+            f"{row['times_real_time']:.1f}",
+        ]
+        for row in report["results"]
+        if row["weights"] in ("int8", "int4") and "streams" in row
+    ]
+    head = "| weights | threads | streams | talker and predictor, ms per frame of all streams |"
+    return f"{head} times real time, all streams |", rows
+
+
+def beside(report: Report) -> Table:
+    """The codec after the model on all threads, and beside it on threads of its own."""
+    after = {
+        (row["weights"], row["threads"]): row["model_ms_per_frame"] + row["codec_ms_per_frame"]
+        for row in report["results"]
+        if row.get("streams") == 1 and "codec_ms_per_frame" in row
+    }
+    rows: list[list[object]] = [
+        [
+            f"{row['weights']}, {row['threads']} threads",
+            f"{after[row['weights'], row['threads']]:.1f}",
+            f"{row['model_threads']} + {row['codec_threads']}",
+            f"{row['ms_per_frame']:.1f}",
+        ]
+        for row in report["results"]
+        if "codec_threads" in row
+    ]
+    head = "| | one after the other, ms per frame | threads of model + codec |"
+    return f"{head} beside each other, ms per frame |", rows
+
+
 def calls(*reports: Report) -> Table:
     """Whole calls of released shapes."""
     rows = [row for report in reports for row in _call_rows(report)]

@@ -210,12 +210,15 @@ void convolve_split(const Conv& conv, const Rows& rows, int64_t begin, int64_t e
 void begin_tiles() { _tile_loadconfig(&TILE_CONFIG); }
 void end_tiles() { _tile_release(); }
 
-// Whether the processor has AMX and the system grants its registers to this process.
+// Whether the processor has AMX and AVX512-BF16, and the system grants the tiles to this process.
 bool has_amx() {
     unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
     if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return false;
     constexpr unsigned bfloat16 = 1u << 22, tile = 1u << 24;
     if ((edx & bfloat16) == 0 || (edx & tile) == 0) return false;
+    constexpr unsigned vector_bfloat16 = 1u << 5;  // AVX512-BF16, which rounds the inputs
+    if (!__get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) || (eax & vector_bfloat16) == 0)
+        return false;
     constexpr long request_permission = 0x1023, tile_data = 18;
     return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
 }

@@ -63,14 +63,20 @@ def main() -> None:
                 row = {"shape": shape, "kernels": kernels, "threads": threads, **figures}
                 print(row, flush=True)
                 results.append(row)
-    if arguments.json:
-        report = {
-            "benchmark": "codec_cpu",
-            "machine": machine(),
-            "note": arguments.note,
-            "results": results,
-        }
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+                write(arguments, results)
+
+
+def write(arguments: argparse.Namespace, results: list[dict[str, Any]]) -> None:
+    """After every row: a run that is cut short keeps its rows."""
+    if not arguments.json:
+        return
+    report = {
+        "benchmark": "codec_cpu",
+        "machine": machine(),
+        "note": arguments.note,
+        "results": results,
+    }
+    arguments.json.write_text(json.dumps(report, indent=1) + "\n")
 
 
 def released() -> tuple[Codec, NDArray[np.int64]]:

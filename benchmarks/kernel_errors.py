@@ -359,4 +359,10 @@ REFERENCES: dict[str, Callable[[Given], Iterator[Pair]]] = {
     "keep_kernel": _keep,
     "mix_kernel": _mix,
     "attend_kernel": _attend_ring,
+    "wgmma_gated": _linear,
+    "wgmma_parts": _split_linear,
+    "add_and_normalise": _residual_norm,
+    "attend_one": _attend_frame,
+    "attend_two": _attend_frame,
+    "attend_slots": _attend_slots,
 }

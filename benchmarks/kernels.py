@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from cuda_kernels import Watch, watched_launches
 from kernel_errors import REFERENCES, Error, Pair, measure_error
 from persistent import CUDA, copy_bandwidth, default_draws, give_pages, time_graph
 from shapes import load_configs, random_module
@@ -308,12 +309,9 @@ def errors_of(work: Callable[[], object]) -> dict[tuple[str, str], Error]:
     return errors
 
 
-Watch = Callable[[str, dict[str, Any], Callable[[], Any]], Any]
-
-
 @contextmanager
 def launched(watch: Watch) -> Iterator[None]:
-    """Pass every launch of a Triton kernel to `watch`: name, arguments and the launch call."""
+    """Pass every launch of a kernel to `watch`: name, arguments and the launch call."""
     run = JITFunction.run
 
     def run_watched(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -322,7 +320,8 @@ def launched(watch: Watch) -> Iterator[None]:
 
     JITFunction.run = run_watched
     try:
-        yield
+        with watched_launches(watch):
+            yield
     finally:
         JITFunction.run = run
 

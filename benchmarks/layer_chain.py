@@ -1,12 +1,12 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
-"""Microseconds of a predictor layer by rows and kernel variant; the basis of tiles.py.
+"""Microseconds of a predictor layer by rows and kernel variant; the basis of all tile sizes.
 
     python benchmarks/layer_chain.py --rows 64 256 --json benchmarks/results/x.json
 
 A graph runs five layers of 0.6B three times, with programmatic dependent launch as in production.
-The kernels are varied one after another, and the fastest variant with equal results is kept. The
-order `megakernel` is that of the megakernel's sums: eight slices, each in two parts of every other
-16 numbers.
+The kernels are varied one after another, and the fastest variant with equal results is kept.
+Variants are Triton kernels (tiles.py) and CUDA kernels (product_wgmma.py). The order `megakernel`
+is that of the megakernel's sums: eight slices, each in two parts of every other 16 numbers.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ from persistent import CUDA, time_graph
 from torch import Tensor
 from triton.runtime.errors import OutOfResources
 
-from vivace.backends.cuda_graph import launch, products
+from vivace.backends.cuda_graph import launch, product_wgmma, products
 from vivace.backends.cuda_graph.launch import Heads, SlotKeys
 from vivace.backends.cuda_graph.product_kernels import wait_for_last
+from vivace.backends.cuda_graph.product_wgmma import WgmmaTiles, find_tiles
+from vivace.backends.cuda_graph.products import Residual
 from vivace.backends.cuda_graph.tiles import Tiles, split_tiles, tiles
 from vivace.cli.bench.machine import machine
 from vivace.model.layers import RMSNorm
@@ -56,6 +58,16 @@ SPLIT = {
         *(Tiles(128, 64, 64, 6), Tiles(128, 128, 64, 4, 8), Tiles(256, 64, 64, 4, 8)),
     ),
     1024: (Tiles(128, 64, 64, 4), Tiles(128, 128, 64, 4, 8), Tiles(256, 128, 64, 3, 8)),
+}
+GATED_WGMMA = {
+    64: (WgmmaTiles(64, 24, 6), WgmmaTiles(64, 24, 8), WgmmaTiles(64, 32, 6)),
+    256: (WgmmaTiles(128, 48, 4), WgmmaTiles(128, 48, 6), WgmmaTiles(64, 48, 6)),
+    1024: (WgmmaTiles(128, 64, 6), WgmmaTiles(256, 48, 4)),
+}
+SPLIT_WGMMA = {
+    64: (WgmmaTiles(64, 32, 6), WgmmaTiles(64, 64, 4), WgmmaTiles(64, 64, 8)),
+    256: (WgmmaTiles(128, 64, 4), WgmmaTiles(128, 64, 6), WgmmaTiles(64, 64, 6)),
+    1024: (WgmmaTiles(128, 128, 3), WgmmaTiles(256, 128, 4)),
 }
 ORDERED = {64: (Tiles(64, 32, 64, 6),), 256: (Tiles(128, 64, 64, 4), Tiles(64, 128, 64, 4))}
 
@@ -90,14 +102,16 @@ def ordered_kernel(
 
 @dataclass(frozen=True)
 class Variant:
-    cut: Tiles
+    cut: Tiles | WgmmaTiles
     is_ordered: bool = False
 
     def report(self) -> dict[str, Any]:
         cut = self.cut
-        name = f"{cut.rows}x{cut.columns}x{cut.depth}, {cut.num_stages} stages"
+        name = f"{cut.rows}x{cut.columns}, {cut.num_stages} stages"
         order = "megakernel" if self.is_ordered else "sequence"
-        return {"tiles": name, "num_warps": cut.num_warps, "order": order}
+        if isinstance(cut, WgmmaTiles):
+            return {"tiles": f"wgmma {name}", "num_warps": cut.num_threads // 32, "order": order}
+        return {"tiles": f"{name} of {cut.depth}", "num_warps": cut.num_warps, "order": order}
 
 
 class Chain:
@@ -119,9 +133,14 @@ class Chain:
     def wide(self, name: str, x: Tensor, weight: Tensor, variant: Variant | None) -> Tensor:
         is_gated = name == "gate-up"
         if variant is not None and variant.is_ordered:
+            assert isinstance(variant.cut, Tiles)
             return ordered_linear(x, weight, variant.cut, is_gated=is_gated)
-        with_cut(None if variant is None else variant.cut)
+        choose(variant)
         return products.linear(x, weight, is_gated=is_gated)
+
+    def add(self, x: Tensor, weight: Tensor, rows: Tensor, variant: Variant | None) -> Residual:
+        choose(variant)
+        return Residual(rows, self.norm).add_linear(x, weight, self.norm)
 
     def run(self, variants: dict[str, Variant]) -> None:
         rows, normed = self.rows, self.normed
@@ -132,9 +151,8 @@ class Chain:
                 if name == "down":
                     gated = variants.get("gate-up")
                     x = self.wide("gate-up", normed, weights["gate-up"], gated)
-                cut = variants[name].cut if name in variants else split_tiles(rows, x.shape[1])
-                assert cut is not None
-                rows, _, normed = products.split_linear(x, weights[name], rows, self.norm, cut)
+                stream = self.add(x, weights[name], rows, variants.get(name))
+                rows, normed = stream.rows, stream.normalised()
 
     def outputs(self, name: str, variant: Variant) -> list[Tensor]:
         """The product by the production tiles and by the variant."""
@@ -142,14 +160,17 @@ class Chain:
         x = random_rows(len(self.rows), weight.shape[1])
         if name in ("qkv", "gate-up"):
             return [self.wide(name, x, weight, each) for each in (None, variant)]
-        usual = split_tiles(self.rows, x.shape[1])
-        assert usual is not None
-        cuts = usual, variant.cut
-        return [products.split_linear(x, weight, self.rows, self.norm, cut)[0] for cut in cuts]
+        return [self.add(x, weight, self.rows, each).rows for each in (None, variant)]
 
 
-def with_cut(cut: Tiles | None) -> None:
-    setattr(products, "tiles", tiles if cut is None else lambda *_, **__: cut)  # noqa: B010
+def choose(variant: Variant | None) -> None:
+    """Let all products use the variant; None: the production tiles."""
+    cut = None if variant is None else variant.cut
+    is_triton = isinstance(cut, Tiles)
+    wide = find_tiles if cut is None else lambda *_: None if is_triton else cut
+    setattr(product_wgmma, "find_tiles", wide)  # noqa: B010
+    setattr(products, "tiles", (lambda *_, **__: cut) if is_triton else tiles)  # noqa: B010
+    setattr(products, "split_tiles", (lambda *_: cut) if is_triton else split_tiles)  # noqa: B010
 
 
 def ordered_linear(x: Tensor, weight: Tensor, cut: Tiles, *, is_gated: bool) -> Tensor:
@@ -179,7 +200,10 @@ def measure(num_rows: int) -> list[dict[str, Any]]:
     for name in SHAPES:
         is_wide = name in ("qkv", "gate-up")
         times: list[tuple[float, Variant]] = []
-        variants = [Variant(cut) for cut in (WIDE if is_wide else SPLIT)[size]]
+        cuts: tuple[Tiles | WgmmaTiles, ...] = (WIDE if is_wide else SPLIT)[size]
+        if name != "qkv":
+            cuts += (GATED_WGMMA if is_wide else SPLIT_WGMMA)[size]
+        variants = [Variant(cut) for cut in cuts]
         ordered = [Variant(cut, is_ordered=True) for cut in ORDERED.get(size, ()) if is_wide]
         for variant in variants + ordered:
             try:

@@ -1,4 +1,4 @@
-"""Microseconds of the fused products by shape, rows and tile size; the basis of tiles.py.
+"""Microseconds of Triton's fused products by shape, rows and tile size; the basis of tiles.py.
 
     python benchmarks/tile_sweep.py --rows 64 --cases "0.6B down" --json benchmarks/results/x.json
 
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from triton.runtime.errors import OutOfResources
 
-from vivace.backends.cuda_graph import products
+from vivace.backends.cuda_graph import product_wgmma, products
 from vivace.backends.cuda_graph.products import Residual
 from vivace.backends.cuda_graph.tiles import Tiles
 from vivace.cli.bench.machine import machine
@@ -157,6 +157,7 @@ def measure(
 
 
 def choose(choice: Choice) -> None:
+    product_wgmma.find_tiles = lambda *_: None
     products.split_tiles = lambda *_: choice.cut if choice.is_split else None  # type: ignore
     if not choice.is_split:
         products.tiles = lambda *_, **__: choice.cut  # type: ignore

@@ -12,6 +12,7 @@ import torch
 from tests.benchmarks.conftest import Run
 
 products = pytest.importorskip("vivace.backends.cuda_graph.products")
+product_wgmma = pytest.importorskip("vivace.backends.cuda_graph.product_wgmma")
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
@@ -59,7 +60,9 @@ def test_company_command(run: Run, tmp_path: Path) -> None:
 
 
 def test_layer_chain_command(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "tiles", products.tiles)  # the benchmark replaces it
+    for name in ("tiles", "split_tiles"):  # the benchmark replaces them
+        monkeypatch.setattr(products, name, getattr(products, name))
+    monkeypatch.setattr(product_wgmma, "find_tiles", product_wgmma.find_tiles)
     run("layer_chain.py", "--rows", "64", "--json", tmp_path / "chain.json")
     found = results(tmp_path / "chain.json")
     assert {row["kernel"] for row in found} == {"qkv", "o", "gate-up", "down"}
@@ -69,6 +72,7 @@ def test_layer_chain_command(run: Run, tmp_path: Path, monkeypatch: pytest.Monke
 def test_tile_sweep_command(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("tiles", "split_tiles"):  # the benchmark replaces them
         monkeypatch.setattr(products, name, getattr(products, name))
+    monkeypatch.setattr(product_wgmma, "find_tiles", product_wgmma.find_tiles)
     run("tile_sweep.py", "--rows", "64", "--cases", "0.6B down", "--seconds", "10", "--json",
         tmp_path / "tiles.json")  # fmt: skip
     [row] = results(tmp_path / "tiles.json")

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from vivace.backends.cuda_graph import attention_kernels
+from vivace.backends.cuda_graph.attention_cuda import NUM_POSITIONS, CudaAttention, load_attention
 from vivace.backends.cuda_graph.buckets import TILE
+from vivace.backends.cuda_graph.compile import is_collecting
 from vivace.backends.cuda_graph.frame import KvPositions
 from vivace.backends.cuda_graph.pages import PAGE
 from vivace.backends.cuda_graph.products import options
@@ -38,6 +40,9 @@ class Heads:
     @property
     def width(self) -> int:
         return self.num_heads * self.head_dim
+
+    def cuda_kernels(self, device: torch.device) -> CudaAttention | None:
+        return load_attention(device, self.head_dim, self.group, self.num_kv_heads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +89,23 @@ def attend_slots(
     q_norm, k_norm = _norms(block)
     batch, num_spans = len(qkv), scratch.peak.shape[2]
     out = torch.empty(batch, heads.width, dtype=qkv.dtype, device=qkv.device)
-    attention_kernels.attend_slots_kernel[(batch, heads.num_kv_heads, num_spans)](
+    tensors = (
         qkv, cache.keys, cache.values, table.pages, q_norm.weight, k_norm.weight,
         heads.cos, heads.sin, place.slots, place.position, place.num_keys,
         out if num_spans == 1 else scratch.out, scratch.peak, scratch.total,
-        *_strides(cache, table), q_norm.eps, heads.head_dim**-0.5,
-        table.watch, table.scores, table.scores.stride(0), cache.layer,
-        NUM_KV=heads.num_kv_heads, GROUP=heads.group, D=heads.head_dim,
-        CHUNK=CHUNK, SPAN=SPAN, NUM_SPANS=num_spans, num_warps=SLOT_WARPS,
-        num_stages=2, **options(qkv, is_rotating=True),
     )  # fmt: skip
+    kernels = heads.cuda_kernels(qkv.device)
+    if kernels is None:
+        attention_kernels.attend_slots_kernel[(batch, heads.num_kv_heads, num_spans)](
+            *tensors, *_strides(cache, table), q_norm.eps, heads.head_dim**-0.5,
+            table.watch, table.scores, table.scores.stride(0), cache.layer,
+            NUM_KV=heads.num_kv_heads, GROUP=heads.group, D=heads.head_dim,
+            CHUNK=CHUNK, SPAN=SPAN, NUM_SPANS=num_spans, num_warps=SLOT_WARPS,
+            num_stages=2, **options(qkv, is_rotating=True),
+        )  # fmt: skip
+    elif not is_collecting():
+        watched = (*tensors, table.watch, table.scores)
+        kernels.attend_slots(watched, num_spans, cache.layer, q_norm.eps)
     if num_spans > 1:
         attention_kernels.merge_spans_kernel[(batch, heads.num_heads)](
             scratch.out, scratch.peak, scratch.total, place.num_keys, out,
@@ -148,9 +160,16 @@ def attend_frame(
     q_norm, k_norm = _norms(block)
     out = torch.empty(len(qkv), heads.width, dtype=qkv.dtype, device=qkv.device)
     num_positions = cache.keys.shape[2]
+    tensors = (
+        qkv, cache.keys, cache.values, q_norm.weight, k_norm.weight, heads.cos, heads.sin, out
+    )  # fmt: skip
+    kernels = heads.cuda_kernels(qkv.device) if num_positions == NUM_POSITIONS else None
+    if kernels is not None:
+        if not is_collecting():
+            kernels.attend_frame(tensors, first, num_new, q_norm.eps)
+        return out
     attention_kernels.attend_frame_kernel[(len(qkv) // num_new, heads.num_kv_heads)](
-        qkv, cache.keys, cache.values, q_norm.weight, k_norm.weight, heads.cos, heads.sin, out,
-        first, q_norm.eps, heads.head_dim**-0.5,
+        *tensors, first, q_norm.eps, heads.head_dim**-0.5,
         NUM_KV=heads.num_kv_heads, GROUP=heads.group, D=heads.head_dim,
         NUM_NEW=num_new, NUM_POSITIONS=num_positions,
         BLOCK=max(16, power_of_two(num_positions)), ROWS=power_of_two(num_new * heads.group),

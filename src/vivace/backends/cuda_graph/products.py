@@ -9,6 +9,8 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from vivace.backends.cuda_graph import product_kernels
+from vivace.backends.cuda_graph.compile import is_collecting
+from vivace.backends.cuda_graph.product_wgmma import NORM_SIZES, WgmmaProduct, load_products
 from vivace.backends.cuda_graph.tiles import (
     GROUP,
     NUM_PARTS,
@@ -49,6 +51,11 @@ class Residual:
 
     def add_linear(self, x: Tensor, weight: Tensor, norm: RMSNorm) -> Residual:
         """These rows plus x [M, D] times weight [K, D], with `norm` after them."""
+        wide = WgmmaProduct.find(x, weight, is_gated=False)
+        if wide is not None:
+            parts = torch.empty(NUM_PARTS, *self.rows.shape, device=x.device)
+            wide.run(x, weight, parts)
+            return Residual(*add_parts(parts, self.rows, norm))
         cut = split_tiles(self.rows, x.shape[1])
         if cut is None:
             return Residual(residual_linear(x, weight, self.rows), norm)
@@ -78,6 +85,10 @@ def linear(
     num_rows, depth = x.shape
     columns = weight.shape[0] // 2 if is_gated else weight.shape[0]
     out = torch.empty(num_rows, columns, dtype=x.dtype, device=x.device)
+    wide = WgmmaProduct.find(x, weight, is_gated=True) if is_gated and norm is None else None
+    if wide is not None:
+        wide.run(x, weight, out)
+        return out
     cut = tiles(out, depth, is_gated=is_gated)
     is_even = _is_even(cut, out, depth)
     product_kernels.linear_kernel[_grid(out, cut)](
@@ -113,11 +124,23 @@ def split_linear(
         x, weight, parts, *_descriptors(x, weight, cut, is_even=cut.depth == GROUP // NUM_PARTS),
         num_rows, columns, depth, x.stride(0), GROUP=GROUP, **_cut(cut, depth), **options(x),
     )  # fmt: skip
+    return add_parts(parts, residual, norm)
+
+
+def add_parts(parts: Tensor, residual: Tensor, norm: RMSNorm) -> tuple[Tensor, RMSNorm, Tensor]:
+    """residual [M, N] plus the sum of the parts [4, M, N], and the normalised rows."""
+    num_rows, columns = residual.shape
     out, normed = torch.empty_like(residual), torch.empty_like(residual)
+    kernels = load_products(residual.device) if columns in NORM_SIZES else None
+    if kernels is not None:
+        kernels.prepare_norm(columns)
+        if not is_collecting():
+            kernels.add_and_normalise(parts, residual, norm, out, normed)
+        return out, norm, normed
     product_kernels.residual_norm_kernel[(num_rows,)](
         parts, residual, norm.weight, out, normed, num_rows, columns, norm.eps,
         BLOCK=power_of_two(columns), IS_EARLY=num_rows <= MAX_EARLY_ROWS,
-        num_warps=NUM_WARPS, **options(x),
+        num_warps=NUM_WARPS, **options(residual),
     )  # fmt: skip
     return out, norm, normed
 
@@ -134,7 +157,7 @@ def _descriptors(
     x: Tensor, weight: Tensor, cut: Tiles, *, is_even: bool
 ) -> tuple[TensorDescriptor | None, TensorDescriptor | None]:
     """Tensor descriptors, with which Hopper copies whole tiles, or None for other GPUs."""
-    if not (is_even and can_copy_tiles(x, weight, cut)):
+    if not (is_even and can_copy_tiles(x, weight, cut.rows)):
         return None, None
     return (
         TensorDescriptor.from_tensor(x, [cut.rows, cut.depth]),

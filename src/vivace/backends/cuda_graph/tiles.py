@@ -74,14 +74,14 @@ def split_tiles(out: Tensor, depth: int) -> Tiles | None:
     return cut if is_even else None
 
 
-def can_copy_tiles(x: Tensor, weight: Tensor, cut: Tiles) -> bool:
-    """Whether Hopper's tile copies (TMA) pay and can read these rows.
+def can_copy_tiles(x: Tensor, weight: Tensor, num_rows: int) -> bool:
+    """Whether Hopper's tile copies (TMA) pay for tiles of `num_rows` and can read these rows.
 
     Every row must begin at a multiple of 16 bytes.
     """
     step = 16 // x.element_size()
     is_aligned = all(each.data_ptr() % 16 == each.stride(0) % step == 0 for each in (x, weight))
-    return cut.rows >= WGMMA_ROWS and is_aligned and _is_hopper(x.device)
+    return num_rows >= WGMMA_ROWS and is_aligned and _is_hopper(x.device)
 
 
 @cache

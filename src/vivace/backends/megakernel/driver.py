@@ -1,17 +1,46 @@
-"""CUDA driver calls that PyTorch does not offer: load a cubin, cooperative launch."""
+"""CUDA driver calls that PyTorch does not offer: cubins, tensor maps, launch attributes."""
 
 from __future__ import annotations
 
 import ctypes
-from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
+from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from functools import cache
 
 import torch
+from torch import Tensor
 
 from vivace.errors import BackendUnavailableError
 
 MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 COOPERATIVE_LAUNCH = 95  # CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH
+DEPENDENT_LAUNCH = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+MAP_ALIGNMENT = 64  # bytes
+BFLOAT16, SWIZZLE_128_BYTES, PROMOTE_128_BYTES = 9, 3, 2  # CU_TENSOR_MAP_*
+
+
+class TensorMap(ctypes.Structure):
+    """CUtensorMap: where the copy engine finds the tiles of a matrix."""
+
+    _fields_ = [("words", c_uint64 * 16)]
+
+
+class LaunchAttribute(ctypes.Structure):
+    """CUlaunchAttribute."""
+
+    _fields_ = [("name", c_int), ("padding", c_int), ("value", c_uint * 16)]
+
+
+class LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = [
+        ("grid", c_uint * 3),
+        ("block", c_uint * 3),
+        ("shared", c_uint),
+        ("stream", c_void_p),
+        ("attributes", ctypes.POINTER(LaunchAttribute)),
+        ("num_attributes", c_uint),
+    ]
 
 
 class Module:
@@ -77,6 +106,40 @@ def launch(
     parameters = (c_void_p * 1)(ctypes.addressof(request))
     sizes = map(c_uint, (*grid, 1, num_threads, 1, 1, shared))
     _check(_driver().cuLaunchKernel(function, *sizes, stream, parameters, None))
+
+
+def launch_dependent(
+    function: c_void_p,
+    grid: tuple[int, int, int],
+    num_threads: int,
+    shared: int,
+    request: ctypes.Structure,
+) -> None:
+    """Programmatic dependent launch on the current stream; `request` is passed by value."""
+    attributes = (LaunchAttribute * 1)()
+    attributes[0].name, attributes[0].value[0] = DEPENDENT_LAUNCH, 1
+    config = LaunchConfig(
+        grid, (num_threads, 1, 1), shared, torch.cuda.current_stream().cuda_stream, attributes, 1
+    )
+    parameters = (c_void_p * 1)(ctypes.addressof(request))
+    _check(_driver().cuLaunchKernelEx(byref(config), function, parameters, None))
+
+
+def map_tiles(matrix: Tensor, num_rows: int, num_columns: int) -> TensorMap:
+    """Tiles of a bfloat16 matrix, rows of 128 bytes in shared memory swizzled. Reads beyond the
+    matrix give zeros."""
+    memory = ctypes.create_string_buffer(ctypes.sizeof(TensorMap) + MAP_ALIGNMENT)
+    tiles = TensorMap.from_buffer(memory, -ctypes.addressof(memory) % MAP_ALIGNMENT)
+    _check(
+        _driver().cuTensorMapEncodeTiled(
+            byref(tiles), c_int(BFLOAT16), c_uint(2), c_void_p(matrix.data_ptr()),
+            (c_uint64 * 2)(matrix.shape[1], matrix.shape[0]),
+            (c_uint64 * 1)(matrix.stride(0) * matrix.element_size()),
+            (c_uint * 2)(num_columns, num_rows), (c_uint * 2)(1, 1),
+            c_int(0), c_int(SWIZZLE_128_BYTES), c_int(PROMOTE_128_BYTES), c_int(0),
+        )
+    )  # fmt: skip
+    return tiles
 
 
 @cache

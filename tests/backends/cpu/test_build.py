@@ -79,7 +79,7 @@ def test_changed_compiler_is_used(
 
 @pytest.mark.parametrize("content", [b"", b"not a library"])
 def test_damaged_cached_library_is_compiled_again(load: Load, content: bytes) -> None:
-    name = f"cpu-{build._recipe_hash(build._find_compiler())}.so"
+    name = f"{build._file_prefix()}{build._recipe_hash(build._find_compiler())}.so"
     path = user_cache() / "kernels" / name
     path.parent.mkdir(parents=True)
     path.write_bytes(content)
@@ -95,6 +95,32 @@ def test_prebuilt_library_is_used_without_a_compiler(
     monkeypatch.setenv("PATH", "")
     load()
     assert not cached()
+
+
+@pytest.mark.parametrize("variables", [{"PATH": ""}, {"PATH": "", "CXX": "no-such-compiler"}])
+def test_cached_library_is_used_without_a_compiler(
+    load: Load, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
+) -> None:
+    load()
+    [path] = cached()
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert load()._name == str(path)
+    damaged = path.with_name(f"{build._file_prefix()}0.so")  # sorted first
+    damaged.write_bytes(b"")
+    assert load()._name == str(path)
+
+
+def test_cached_library_of_other_sources_is_ignored_without_a_compiler(
+    load: Load, sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load()
+    [path] = cached()
+    (sources / "more.cpp").write_text('#include "api.h"\nVIVACE_API int more() { return 7; }\n')
+    shutil.copy(path, path.with_name(f"{build._file_prefix()}copied.so"))  # reports its sources
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(BackendUnavailableError, match=r"no C\+\+ compiler"):
+        load()
 
 
 def test_prebuilt_library_of_other_sources_is_ignored(load: Load, sources: Path) -> None:

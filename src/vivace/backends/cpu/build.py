@@ -1,7 +1,9 @@
 """Compiles the C++ sources of `native/` with the system compiler and loads the library.
 
-The library is cached by a hash of sources, compiler and flags. A library inside the package, as a
-platform's wheel has it, is used first if it was built from the same sources.
+The library is cached by hashes of sources with flags, and of the compiler. Where no compiler is
+found, such as in the last stage of a container image, any cached library of the same sources is
+used. A library inside the package, as a platform's wheel has it, is used first if it was built from
+the same sources.
 """
 
 from __future__ import annotations
@@ -143,11 +145,18 @@ def _load_prebuilt() -> ctypes.CDLL | None:
 
 
 def _load_built(timeout_s: float) -> ctypes.CDLL:
-    compiler = _find_compiler()
     try:
-        path = user_cache() / "kernels" / f"cpu-{_recipe_hash(compiler)}.so"
+        folder = user_cache() / "kernels"
     except RuntimeError as error:  # the user has no home folder
+        _find_compiler()  # without one, that is the reason
         raise BuildError(f"there is no cache folder; set XDG_CACHE_HOME: {error}") from error
+    try:
+        compiler = _find_compiler()
+    except BackendUnavailableError:
+        if (library := _load_cached(folder)) is None:
+            raise
+        return library
+    path = folder / f"{_file_prefix()}{_recipe_hash(compiler)}.so"
     try:
         if path.is_file():
             try:
@@ -162,6 +171,20 @@ def _load_built(timeout_s: float) -> ctypes.CDLL:
         return _open(path)
     except OSError as error:
         raise BuildError(f"{path} cannot be written or loaded: {error}") from error
+
+
+def _load_cached(folder: Path) -> ctypes.CDLL | None:
+    """A library that any compiler has built from these sources, or None."""
+    for path in sorted(folder.glob(f"{_file_prefix()}*.so")):
+        try:
+            return _open(path)
+        except OSError as error:
+            log.info("%s is not used: %s", path, error)
+    return None
+
+
+def _file_prefix() -> str:
+    return f"cpu-{source_hash()[:16]}-"
 
 
 def _check_writable(folder: Path) -> None:
@@ -198,12 +221,12 @@ def _find_compiler() -> str:
 
 
 def _recipe_hash(compiler: str) -> str:
-    """Hash of sources, flags, machine and compiler. Its size and time stand for its version:
+    """Hash of machine and compiler. The compiler's size and time stand for its version:
     starting the compiler would delay every start."""
     real = os.path.realpath(compiler)
     info = os.stat(real)
-    recipe = (source_hash(), machine_name(), sys.platform, real, info.st_size, info.st_mtime_ns)
-    return hashlib.sha256(repr(recipe).encode()).hexdigest()[:32]
+    recipe = (machine_name(), sys.platform, real, info.st_size, info.st_mtime_ns)
+    return hashlib.sha256(repr(recipe).encode()).hexdigest()[:16]
 
 
 def _run_all(jobs: Sequence[Sequence[Sequence[str]]], deadline: float) -> None:

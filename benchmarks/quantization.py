@@ -9,7 +9,8 @@
 Logits are teacher-forced on codes of the full weights, in float32.
 Integer matrices are multiplied with activations in int8, as the kernels do. Then all weights speak
 the same lines with the same seeds, and the judges of benchmarks/quality.py rate them. An
-interrupted run continues. With `--shape`, the weights are random, in released shapes.
+interrupted run continues. With `--shape`, the weights are random, in released shapes. Their
+logits have the entropy of trained ones; their errors add up as in no trained model.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ from vivace.speech import SamplingParams
 FULL = "full"
 NUM_RESAMPLES = 10_000
 NUM_ROWS = 64  # of a prompt with random weights
+LOGIT_SCALE = 3.0  # standard deviation of random logits: their entropy is about 3.5 nats
 CPU = torch.device("cpu")
 Spoken = list[tuple[Prompt, Tensor]]  # prompts, and the codes [frames, codebooks] that follow
 
@@ -121,6 +123,7 @@ def compare_random(arguments: argparse.Namespace) -> dict[str, Any]:
     raw, _ = load_configs(arguments.shape)
     config = parse_model_config(raw)
     plain = random_module(Qwen3TTS, config, CPU, torch.float32)
+    sharpen(plain)
     talker = config.talker_config
     size = (NUM_ROWS, talker.num_code_groups)
     codes = torch.randint(0, talker.code_predictor_config.vocab_size, size)
@@ -136,6 +139,14 @@ def compare_random(arguments: argparse.Namespace) -> dict[str, Any]:
         round_products(model)
         report[kind] = distances(full, [logits_of_rows(model, rows, codes)])
     return report
+
+
+@torch.inference_mode()
+def sharpen(model: Qwen3TTS) -> None:
+    """Scale the heads, so that some codes are much likelier than the others."""
+    for name, tensor in model.state_dict().items():
+        if "head" in name:
+            tensor *= LOGIT_SCALE
 
 
 def round_products(model: Qwen3TTS) -> None:

@@ -16,7 +16,7 @@ import argparse
 import json
 import zipfile
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from vivace.model.quantized import GROUP, dequantize, quantize, round_activation
 NUM_LAYERS, HEAD_DIM, EPS, THETA = 24, 64, 1e-6, 1e6
 Product = Callable[[str, Tensor], Tensor]  # the name of a matrix, and rows [T, in]
 Rounding = Callable[[Tensor], Tensor]
+Tensors = Mapping[str, Tensor]
 
 
 def by_range(weight: Tensor, bits: int) -> Tensor:
@@ -62,13 +63,13 @@ WEIGHTS: dict[str, Rounding] = {
     "int4 least squares": lambda weight: dequantize(quantize(weight, 4)),
 }
 ACTIVATIONS: dict[str, Rounding] = {"float32": lambda x: x, "row": per_row, "group": per_group}
-RUNS = [  # weights, activations
-    *(("int8 least squares", activations) for activations in ACTIVATIONS),
-    ("int8 range", "float32"),
-    ("int4 range", "float32"),
-    ("int4 least squares", "float32"),
-    ("int4 least squares", "group"),
-]
+CODED = ("row", "group")  # activations in int8
+RUNS: dict[str, Sequence[str]] = {  # activations of each kind of weights
+    "int8 range": ("float32",),
+    "int8 least squares": tuple(ACTIVATIONS),
+    "int4 range": ("float32",),
+    "int4 least squares": ("float32", "group"),
+}
 
 
 class LanguageModel:
@@ -135,14 +136,25 @@ def main() -> None:
 
     expected = model.log_probabilities(ids, record)
     loss = F.nll_loss(expected[:-1], torch.tensor(ids[1:]))
+    errors = {f"activations per {kind}": activation_errors(model, inputs, kind) for kind in CODED}
+    logits = []
+    for kind, change in WEIGHTS.items():
+        weights = {name: change(model.tensors[name]) for name in inputs}
+        errors[kind] = weight_errors(model, inputs, weights)
+        for activations in RUNS[kind]:
+            product = partial(multiply, weights, ACTIVATIONS[activations])
+            found = model.log_probabilities(ids, product)
+            row = {"weights": kind, "activations": activations, **distance(expected, found)}
+            logits.append(row)
+            print(json.dumps(row), flush=True)
     report: dict[str, Any] = {
         "benchmark": "quantization-trained",
         "machine": machine(),
         "model": "Qwen2.5-Coder-0.5B, rounded to 4 to 8 bits",
         "tokens": len(ids),
         "loss": round(float(loss), 3),
-        "products": product_errors(model, inputs),
-        "logits": logit_errors(model, ids, expected),
+        "product_errors_percent": errors,
+        "logits": logits,
     }
     arguments.json.write_text(json.dumps(report, indent=1) + "\n")
 
@@ -159,49 +171,41 @@ def join_parts(folder: Path) -> Path:
     return path
 
 
+def weight_errors(model: LanguageModel, inputs: Tensors, weights: Tensors) -> dict[str, float]:
+    pairs = {name: (rows, weights[name]) for name, rows in inputs.items()}
+    return product_errors(model, inputs, pairs)
+
+
+def activation_errors(model: LanguageModel, inputs: Tensors, kind: str) -> dict[str, float]:
+    change = ACTIVATIONS[kind]
+    pairs = {name: (change(rows), model.tensors[name]) for name, rows in inputs.items()}
+    return product_errors(model, inputs, pairs)
+
+
 @torch.inference_mode()
-def product_errors(model: LanguageModel, inputs: Mapping[str, Tensor]) -> dict[str, Any]:
+def product_errors(
+    model: LanguageModel, inputs: Tensors, rounded: Mapping[str, tuple[Tensor, Tensor]]
+) -> dict[str, float]:
     """Relative errors in percent, the median over rows, averaged over layers, by kind of matrix."""
-    errors: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for name, rows in inputs.items():
-        weight = model.tensors[name]
-        expected = rows @ weight.t()
-        found = {kind: rows @ change(weight).t() for kind, change in WEIGHTS.items()}
-        for kind in ("row", "group"):
-            found[f"activations per {kind}"] = ACTIVATIONS[kind](rows) @ weight.t()
-        for kind, each in found.items():
-            error = (each - expected).norm(dim=1) / expected.norm(dim=1)
-            errors[name.split(".")[2]][kind].append(100 * float(error.median()))
+    errors: dict[str, list[float]] = defaultdict(list)
+    for name, (rows, weight) in rounded.items():
+        expected = F.linear(inputs[name], model.tensors[name])
+        error = (F.linear(rows, weight) - expected).norm(dim=1) / expected.norm(dim=1)
+        errors[name.split(".")[2]].append(100 * float(error.median()))
+    return {matrix: round(float(np.mean(values)), 2) for matrix, values in errors.items()}
+
+
+def distance(expected: Tensor, found: Tensor) -> dict[str, float]:
+    """KL in nats, and how often the likeliest token is the same."""
+    kl = (expected.exp() * (expected - found)).sum(-1).mean()
+    agreed = (expected.argmax(-1) == found.argmax(-1)).float().mean()
     return {
-        matrix: {kind: round(float(np.mean(values)), 2) for kind, values in kinds.items()}
-        for matrix, kinds in errors.items()
+        "kl": round(float(kl), 5),
+        "same_likeliest_percent": round(100 * float(agreed), 1),
     }
 
 
-def logit_errors(model: LanguageModel, ids: list[int], expected: Tensor) -> list[dict[str, Any]]:
-    rows, made_for, weights = [], "", dict[str, Tensor]()
-    for kind, activations in RUNS:
-        if kind != made_for:
-            matrices = {n: w for n, w in model.tensors.items() if n[:3] == "blk" and w.ndim == 2}
-            weights, made_for = {name: WEIGHTS[kind](w) for name, w in matrices.items()}, kind
-        change = ACTIVATIONS[activations]
-        product = partial(multiply, weights, change)
-        found = model.log_probabilities(ids, product)
-        kl = (expected.exp() * (expected - found)).sum(-1).mean()
-        agreed = (expected.argmax(-1) == found.argmax(-1)).float().mean()
-        rows.append(
-            {
-                "weights": kind,
-                "activations": activations,
-                "kl": round(float(kl), 5),
-                "same_likeliest_percent": round(100 * float(agreed), 1),
-            }
-        )
-        print(json.dumps(rows[-1]), flush=True)
-    return rows
-
-
-def multiply(weights: Mapping[str, Tensor], change: Rounding, name: str, rows: Tensor) -> Tensor:
+def multiply(weights: Tensors, change: Rounding, name: str, rows: Tensor) -> Tensor:
     return F.linear(change(rows), weights[name])
 
 

@@ -128,5 +128,7 @@ def test_trained_weights_command(run: Run, tmp_path: Path) -> None:
         GgufFile=FakeGguf, NUM_LAYERS=1, HEAD_DIM=HEAD_DIM)  # fmt: skip
     report = read(out)
     assert report["tokens"] == 8
-    errors = report["products"]["attn_q"]
-    assert 0 < errors["int8 least squares"] < errors["int4 least squares"]
+    errors = {kind: of["attn_q"] for kind, of in report["product_errors_percent"].items()}
+    assert 0 < errors["int8 least squares"] < errors["int4 least squares"] < errors["int4 range"]
+    assert errors["activations per group"] < errors["activations per row"]
+    assert [row["same_likeliest_percent"] for row in report["logits"]][:1] == [100.0]

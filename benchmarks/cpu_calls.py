@@ -4,9 +4,10 @@
         --json benchmarks/results/cpu-calls-0.6B-arm.json
 
 A released shape is written to OUT with random weights, so times and memory are real and the audio
-is not. `quantize_checkpoint` and every kind of weights run in a process of their own. `speak` runs
-model and codec together; with a batch, the time is that of all texts. Memory is that of the whole
-process: `anonymous` is its own, `file` is mapped and shared with other processes.
+is not. `quantize_checkpoint` and every kind of weights run in a process of their own, which
+imports PyTorch only if vivace does. `speak` runs model and codec together; with a batch, the time
+is that of all texts. Memory is that of the whole process: `anonymous` is its own, `file` is
+mapped and shared with other processes.
 """
 
 from __future__ import annotations
@@ -19,20 +20,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
-from released import RELEASED_MODELS
-from shapes import write_checkpoint
-
 from vivace import TTS
 from vivace.checkpoint import Checkpoint
-from vivace.cli.bench.machine import machine
 from vivace.model.config import IntWeights
-from vivace.quantize import quantize_checkpoint
 
 FRAME_S = 0.08
 TEXT = "The meeting was moved to Thursday, because the room was not free on any other day."
 MEMORY = {"resident": "VmRSS", "peak": "VmHWM", "anonymous": "RssAnon", "file": "RssFile"}
-CPU = torch.device("cpu")
 
 
 def main() -> None:
@@ -40,11 +34,7 @@ def main() -> None:
     if arguments.child:
         print(json.dumps(run_child(arguments)))
         return
-    source = Path(arguments.shape)
-    if arguments.shape in RELEASED_MODELS:
-        source = arguments.out / arguments.shape
-        if not source.exists():
-            write_checkpoint(arguments.shape, source, CPU)
+    source = find_source(arguments)
     rows = []
     for weights in arguments.weights:
         folder = source
@@ -63,6 +53,8 @@ def main() -> None:
 
 def write(arguments: argparse.Namespace, shape: str, rows: list[dict[str, Any]]) -> None:
     """After every row: a run that is cut short keeps its rows."""
+    from vivace.cli.bench.machine import machine
+
     report = {
         "benchmark": "cpu_calls",
         "shape": shape,
@@ -73,6 +65,20 @@ def write(arguments: argparse.Namespace, shape: str, rows: list[dict[str, Any]])
     }
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
     arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def find_source(arguments: argparse.Namespace) -> Path:
+    """The folder of the shape, written with random weights if it does not exist."""
+    import torch
+    from released import RELEASED_MODELS
+    from shapes import write_checkpoint
+
+    if arguments.shape not in RELEASED_MODELS:
+        return Path(arguments.shape)
+    folder: Path = arguments.out / arguments.shape
+    if not folder.exists():
+        write_checkpoint(arguments.shape, folder, torch.device("cpu"))
+    return folder
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -115,6 +121,8 @@ def run_child(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def measure_quantizing(folder: Path, out: Path, weights: IntWeights) -> dict[str, Any]:
+    from vivace.quantize import quantize_checkpoint
+
     began = time.perf_counter()
     quantize_checkpoint(Checkpoint.open(folder), out, weights)
     return {"seconds": round(time.perf_counter() - began, 1), "peak_gb": memory_gb()["peak"]}
@@ -133,6 +141,7 @@ def measure_speech(folder: Path, arguments: argparse.Namespace) -> dict[str, Any
         return {
             "backend": tts.engine.backend.name,
             "facts": tts.engine.backend.facts(),
+            "imports_torch": "torch" in sys.modules,
             "load_s": round(load_s, 2),
             "memory_gb": {
                 "imports": imported,

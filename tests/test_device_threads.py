@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from threading import Event, Thread
 
@@ -11,7 +13,7 @@ import torch
 from tests.support.slots import plain_backend
 from vivace import TTS
 from vivace.backends.base import Frames
-from vivace.device import SMALL_MODEL_BYTES, pick_threads, use_threads
+from vivace.device import SMALL_MODEL_BYTES, default_threads, pick_threads, use_threads
 from vivace.errors import RequestError
 from vivace.model.precision import full_precision
 
@@ -29,6 +31,19 @@ def test_pick_threads_is_one_for_a_small_model_on_a_cpu() -> None:
     assert pick_threads(None, "cpu", SMALL_MODEL_BYTES) is None
     assert pick_threads(None, "cuda", 1) is None
     assert pick_threads(3, "cpu", 1) == 3
+
+
+def test_default_threads_are_those_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(1)
+    assert default_threads() == 1
+    torch.set_num_threads(2)
+    assert default_threads() == 2
+    monkeypatch.delitem(sys.modules, "torch")
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    assert default_threads() == 7
+    for invalid in ("0", "many", ""):
+        monkeypatch.setenv("OMP_NUM_THREADS", invalid)
+        assert 1 <= default_threads() <= (os.cpu_count() or 1)
 
 
 @pytest.mark.parametrize("threads", [0, -1, 1.5, "2", True])

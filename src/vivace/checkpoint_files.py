@@ -15,6 +15,7 @@ import os
 import re
 import stat
 import struct
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from typing import Any
 from vivace.errors import CheckpointError
 
 MAX_BYTES = 16 << 20  # the largest released file, vocab.json, has 2.8 MB
+MAX_MAPPED_BYTES = 128 << 20  # of weights that are read once; then their pages are released
+SPEAKER_ENCODER = "speaker_encoder."  # prefix of the speaker encoder's tensors
 MADV_DONTNEED = 4  # of Linux
 MAPPING = re.compile(  # a private mapping of a file in /proc/self/smaps, without written pages
     r"^(?P<start>[0-9a-f]+)-(?P<end>[0-9a-f]+) \S{3}p \S+ \S+ \S+ +(?P<name>/[^\n]*)\n"
@@ -102,6 +105,17 @@ def release_pages(paths: Iterable[Path]) -> None:
     for start, end in _clean_mappings({os.path.realpath(path) for path in paths}):
         madvise = madvise or ctypes.CDLL(None).madvise
         madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), MADV_DONTNEED)
+
+
+def trim_heap() -> None:
+    """Return the freed memory of the heap to the system. Needs the C library of GNU.
+
+    Weights are converted and packed through temporary copies, which are freed at other times than
+    their neighbours.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(ctypes.c_size_t(0))
 
 
 def _clean_mappings(names: set[str]) -> Iterator[tuple[int, int]]:

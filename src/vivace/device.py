@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import platform
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from threading import Lock, get_ident
 from typing import TYPE_CHECKING
 
@@ -26,6 +28,7 @@ AUTO = "auto"
 DEVICE_TYPES = ("cpu", "cuda", "mps")
 SMALL_MODEL_BYTES = 256 << 20  # on disk; released checkpoints are ten times as large
 DTYPES = ("float32", "bfloat16")
+GPU_FILES = ("nvidia*", "nvhost*", "nvmap", "kfd", "dxg")  # in /dev
 
 
 def pick_device(name: str = AUTO, num_bytes: int | None = None) -> torch.device:
@@ -72,6 +75,14 @@ def paused_collector() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def may_have_gpu() -> bool:
+    """Whether `auto` may pick a GPU; only PyTorch knows. False: the system has no device files of
+    one (NVIDIA, Jetson, AMD, or a GPU of Windows in a Linux machine)."""
+    if sys.platform != "linux":
+        return True
+    return any(found for pattern in GPU_FILES for found in Path("/dev").glob(pattern))
 
 
 def can_fork(device_type: str, threads: int | None) -> bool:
@@ -122,6 +133,32 @@ def pick_threads(num_threads: int | None, device_type: str, num_bytes: int) -> i
             raise RequestError(f"threads must be 1 or more, or None, not {num_threads!r}")
         return num_threads
     return 1 if device_type == "cpu" and num_bytes < SMALL_MODEL_BYTES else None
+
+
+def default_threads() -> int:
+    """PyTorch's number of threads: OMP_NUM_THREADS, or the cores that this process may use."""
+    if "torch" in sys.modules:
+        import torch
+
+        return torch.get_num_threads()
+    named = os.environ.get("OMP_NUM_THREADS", "")
+    if named.isdecimal() and int(named) > 0:
+        return int(named)
+    return _count_cores()
+
+
+def _count_cores() -> int:
+    """Cores, not their hardware threads, where Linux shows them."""
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    usable = os.sched_getaffinity(0)
+    folder = Path("/sys/devices/system/cpu")
+    try:
+        return len(
+            {(folder / f"cpu{one}/topology/thread_siblings_list").read_text() for one in usable}
+        )
+    except OSError:
+        return len(usable)
 
 
 # Global, because PyTorch's default is global: the old and the new number by thread id.

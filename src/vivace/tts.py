@@ -146,13 +146,12 @@ class TTS:
         def build(model: Qwen3TTS | CheckpointFiles, codec: Codec | None) -> Backend:
             return build_backend(backend, model, codec, capacity)
 
-        settings = (threads, limits, split_camel_case)
-        loaded = loading.load_without_torch(checkpoint, build, *settings) if can_skip else None
+        rest = (threads, limits, split_camel_case)
+        light = (checkpoint, build, device, weights, *rest)
+        loaded = loading.load_without_torch(*light) if can_skip else None
         if loaded is None:
-            where = pick_device(device, checkpoint.num_bytes if backend == "auto" else None)
-            loaded = loading.load_checkpoint(
-                checkpoint, build, where, dtype, weights, *settings, merged
-            )
+            here = pick_device(device, checkpoint.num_bytes if backend == "auto" else None)
+            loaded = loading.load_checkpoint(checkpoint, build, here, dtype, weights, *rest, merged)
         log.info("loaded %r", tts := cls(loaded, words, marking=marking))
         return tts
 
@@ -387,7 +386,7 @@ class TTS:
         """Compile, capture and load what the first request would otherwise wait for."""
         engine = self.engine
         engine.call(engine.backend.warmup)
-        self.loaded.parts.load()
+        self.loaded.parts.warmup()
 
     def close(self) -> None:
         """Free the weights. Speaking afterwards raises ClosedError."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -165,6 +165,19 @@ class Backend(Protocol):
 
     def facts(self) -> dict[str, str]:
         """Details for `vivace doctor`."""
+
+
+@runtime_checkable
+class ReadsAttention(Protocol):
+    """A backend that computes the attention of all heads itself."""
+
+    def read_attention(
+        self, prompt: Prompt, codes: NDArray[np.int64], num_ids: int
+    ) -> NDArray[np.float32]:
+        """Attention of an utterance's frames to its text ids: [heads of all layers, n, num_ids].
+
+        `codes` are [n, codebooks]. The attention is 0 for an id that the talker has not read.
+        """
 
 
 class Immediate(ABC):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vivace.checkpoint_files import read_json, release_pages
+from vivace.checkpoint_files import SPEAKER_ENCODER, read_json, release_pages
 from vivace.errors import CheckpointError, RequestError
 from vivace.hub import CODEC, EMBEDDED, RELEASED, codec_folder, find_folder, shard_paths
 from vivace.model.config import (
@@ -85,7 +85,7 @@ class Checkpoint:
         """SHA-256 of the first row of every tensor of the model, as stored."""
         import torch
 
-        from vivace.checkpoint.tensors import SPEAKER_ENCODER, open_shards
+        from vivace.checkpoint.tensors import open_shards
 
         digest = hashlib.sha256()
         with ExitStack() as stack:

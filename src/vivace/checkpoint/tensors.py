@@ -12,17 +12,20 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from vivace.checkpoint_files import release_pages, truncated_tensor
+from vivace.checkpoint_files import (
+    MAX_MAPPED_BYTES,
+    SPEAKER_ENCODER,
+    release_pages,
+    truncated_tensor,
+)
 from vivace.errors import CheckpointError
 from vivace.hub import shard_paths
 from vivace.model.dimensions import TensorShapes
 from vivace.model.upload import NUM_THREADS, uploader
 
-SPEAKER_ENCODER = "speaker_encoder."  # prefix of the speaker encoder's tensors
 PICKLES = ("pytorch_model.bin", "model.pt", "model.pth", "model.bin")
 MAX_LISTED = 5  # names in one error message
 CHECKED_AT_ONCE = 1 << 22  # numbers
-MAX_MAPPED_BYTES = 128 << 20  # of a file that is read
 
 OnRead = Callable[[int], None]  # called with the number of bytes
 

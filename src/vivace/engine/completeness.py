@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from vivace.backends.base import ReadsAttention
 from vivace.engine.engine import Engine
 from vivace.engine.follower import TextId, WordCheck
 from vivace.prompt import Prompt
@@ -124,8 +125,11 @@ class HeadFinder:
     def _read(self, prompt: Prompt, num_ids: int, codes: NDArray[np.int64]) -> None:
         if self._engine.follows_text:
             return
+        backend = self._engine.backend
+        reader = backend if isinstance(backend, ReadsAttention) else None
+        read = self._timer.read_all if reader is None else reader.read_attention
         try:
-            self._timer.find_head(prompt, num_ids, codes)
+            self._timer.find_head(read(prompt, codes, num_ids))
         except Exception:
             log.warning("reading the attention heads failed", exc_info=True)
             self._num_tries = MAX_TRIES

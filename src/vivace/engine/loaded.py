@@ -17,9 +17,13 @@ from vivace.audio.sandbox import Sandbox
 from vivace.backends import CheckpointFiles, import_backends
 from vivace.backends.base import Backend
 from vivace.checkpoint import Checkpoint
+from vivace.checkpoint_files import trim_heap
 from vivace.device import (
+    AUTO,
     SMALL_MODEL_BYTES,
     can_fork,
+    default_threads,
+    may_have_gpu,
     paused_collector,
     pick_dtype,
     pick_threads,
@@ -62,8 +66,14 @@ class Parts:
     """Model, codec and engine. A backend without PyTorch has read the weights itself; then `model`
     and `codec` are loaded when they are first used, for example for word timings."""
 
-    def __init__(self, load: Callable[[], tuple[Qwen3TTS, Codec]], engine: Engine) -> None:
+    def __init__(
+        self,
+        load: Callable[[], tuple[Qwen3TTS, Codec]],
+        engine: Engine,
+        weights: Weights = "full",  # of a model that is not loaded
+    ) -> None:
         self.engine = engine
+        self._weights = weights
         self._load = load
         self._lock = Lock()
         self._loaded: tuple[Qwen3TTS, Codec] | None = None
@@ -80,6 +90,12 @@ class Parts:
                 self._loaded = self._load()
             return self._loaded
 
+    def warmup(self) -> None:
+        """Load model and codec, unless the weights are quantized: that would undo their saving of
+        memory, and most requests do not use PyTorch."""
+        if self._weights == "full":
+            self.load()
+
     @property
     def model(self) -> Qwen3TTS:
         return self.load()[0]
@@ -93,24 +109,24 @@ class Parts:
 
     def describe_model(self) -> str:
         """Device and precision."""
-        if self._loaded is None:
-            return "cpu in float32"
-        model = self._loaded[0]
-        dtype = str(model.dtype).removeprefix("torch.")
-        weights = f" with weights in {model.weights}" if model.weights != "full" else ""
-        return f"{model.device} in {dtype}{weights}"
+        where, dtype, weights = "cpu", "float32", self._weights
+        if self._loaded is not None:
+            model = self._loaded[0]
+            where, dtype, weights = str(model.device), str(model.dtype), model.weights
+        kind = f" with weights in {weights}" if weights != "full" else ""
+        return f"{where} in {dtype.removeprefix('torch.')}{kind}"
 
 
-# Pairs of device and backend that run a small model on the CPU.
-SMALL_ON_CPU = (("auto", "auto"), ("cpu", "auto"), ("cpu", "cpu"))
+# Pairs of device and backend that may run a model on the CPU.
+ON_CPU = (("auto", "auto"), ("cpu", "auto"), ("cpu", "cpu"))
 
 
 def may_skip_torch(
     device: str, backend: str, dtype: object, weights: Weights, adapter: object
 ) -> bool:
     """Whether these arguments of `TTS.load` allow `load_without_torch`."""
-    is_plain = dtype in ("auto", "float32") and weights == "full" and adapter is None
-    return (device, backend) in SMALL_ON_CPU and is_plain
+    is_plain = dtype in ("auto", "float32") and weights != "fp8" and adapter is None
+    return (device, backend) in ON_CPU and is_plain
 
 
 class Attention(NamedTuple):
@@ -270,23 +286,29 @@ def load_checkpoint(
 def load_without_torch(
     checkpoint: Checkpoint,
     build: Callable[[CheckpointFiles, None], Backend],
+    device: str,
+    weights: Weights,
     threads: int | None,
     limits: EngineLimits,
     split_camel_case: bool,
 ) -> LoadedCheckpoint | None:
-    """Load a small float32 checkpoint on the CPU without PyTorch, or None if that is impossible.
+    """Load a small or quantized checkpoint on the CPU without PyTorch, or None if that is
+    impossible.
 
-    The checkpoint must name its attention head: PyTorch would have to search it.
-    Model and codec of PyTorch compute the same audio. They are loaded when something else needs
-    them.
+    A checkpoint in full precision must name its attention head. Model and codec of PyTorch compute
+    the same audio. They are loaded when something else needs them.
     """
-    config = checkpoint.config
-    is_plain = config.timing_config is not None and config.quantization_config is None
-    if not is_plain or checkpoint.num_bytes >= SMALL_MODEL_BYTES:
+    stored = _stored_weights(checkpoint, weights)
+    is_small = checkpoint.num_bytes < SMALL_MODEL_BYTES
+    is_plain = is_small and checkpoint.config.timing_config is not None
+    if stored is None or (stored == "full" and not is_plain):
         return None
-    num_threads = pick_threads(threads, "cpu", checkpoint.num_bytes)
-    assert num_threads is not None
-    files = CheckpointFiles(checkpoint.folder, config, checkpoint.codec_config, num_threads)
+    if device == AUTO and not is_small and may_have_gpu():
+        return None
+    num_threads = pick_threads(threads, "cpu", checkpoint.num_bytes) or default_threads()
+    files = CheckpointFiles(
+        checkpoint.folder, checkpoint.config, checkpoint.codec_config, num_threads
+    )
     rebuild = partial(build, files, None)
     try:
         first = rebuild()
@@ -294,18 +316,27 @@ def load_without_torch(
         log.info("PyTorch loads %s: %s", checkpoint.folder, error)
         return None
     tokenizer = checkpoint.load_tokenizer(split_camel_case=split_camel_case)
+    trim_heap()
 
     def load() -> tuple[Qwen3TTS, Codec]:
         import torch
 
-        device = torch.device("cpu")
+        cpu = torch.device("cpu")
         with use_threads(num_threads):
-            model = checkpoint.load_model(device, torch.float32)
-            return model, checkpoint.load_codec(device)
+            loaded = checkpoint.load_model(cpu, torch.float32), checkpoint.load_codec(cpu)
+        checkpoint.release_pages()
+        return loaded
 
     can_be_forked = can_fork("cpu", num_threads)
     engine = Engine(first, limits, threads=num_threads, can_fork=can_be_forked, rebuild=rebuild)
-    return LoadedCheckpoint(checkpoint, tokenizer, Parts(load, engine))
+    return LoadedCheckpoint(checkpoint, tokenizer, Parts(load, engine, stored))
+
+
+def _stored_weights(checkpoint: Checkpoint, asked: Weights) -> Weights | None:
+    """The format of the checkpoint's weights, or None if it is not the one asked for."""
+    stored = checkpoint.config.quantization_config
+    found: Weights = "full" if stored is None else stored.weights
+    return found if asked in ("full", found) else None
 
 
 def _run_all(jobs: Sequence[Callable[[], Any]], *, in_threads: bool) -> list[Any]:

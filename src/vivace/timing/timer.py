@@ -48,9 +48,14 @@ class Timer:
         self._has_warned = False
         self._on_head = on_head
 
-    def find_head(self, prompt: Prompt, num_ids: int, codes: NDArray[np.int64]) -> None:
-        """Select the head by one utterance: its prompt and its codes [n, codebooks]."""
-        weights = self.attention(prompt, self._all).read(codes, num_ids)
+    def read_all(
+        self, prompt: Prompt, codes: NDArray[np.int64], num_ids: int
+    ) -> NDArray[np.float32]:
+        """The attention of all heads in one utterance: its prompt and its codes [n, codebooks]."""
+        return self.attention(prompt, self._all).read(codes, num_ids)
+
+    def find_head(self, weights: NDArray[np.float32]) -> None:
+        """Select the head by the attention of all heads: [heads, frames, ids]."""
         if self._pick(self._all, weights) is None:
             log.info("no attention head follows the text; speech is not checked for missing words")
 

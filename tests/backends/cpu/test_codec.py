@@ -122,6 +122,30 @@ def test_embedded_voice_equals_pytorch(embedded: TTS, all_kernels: list[str]) ->
         assert distance_db(found, expected) > MIN_DB[kernels], kernels
 
 
+def test_weights_in_float16_change_little(odd: Codec, all_kernels: list[str]) -> None:
+    codes = draw_codes(odd, 21)
+    expected = decode_with_pytorch(odd, codes)
+    for kernels in all_kernels:
+        decoder = NativeCodecDecoder(odd.decoder, load_library(), 3, kernels, has_half_weights=True)
+        found = decoder.decode(codes, decoder.new_state())
+        assert distance_db(found, expected) > min(55.0, MIN_DB[kernels]), kernels
+        plain = NativeCodecDecoder(odd.decoder, load_library(), 3, kernels)
+        has_half = kernels != "baseline"
+        assert np.array_equal(found, plain.decode(codes, plain.new_state())) != has_half
+
+
+def test_weights_outside_the_range_of_float16_stay_in_float32() -> None:
+    codec = odd_codec()
+    decoder = codec.decoder
+    with torch.inference_mode():
+        decoder.pre_conv.conv.weight.mul_(1e6)
+        decoder.pre_transformer.input_proj.weight.mul_(1e-6)
+    codes = draw_codes(codec, 9)
+    native = NativeCodecDecoder(decoder, load_library(), 1, has_half_weights=True)
+    found = native.decode(codes, native.new_state())
+    assert distance_db(found, decode_with_pytorch(codec, codes)) > 30.0
+
+
 @pytest.mark.parametrize("num_threads", [1, 3])
 def test_odd_dimensions_equal_pytorch(odd: Codec, all_kernels: list[str], num_threads: int) -> None:
     codes = draw_codes(odd, 21)

@@ -18,6 +18,9 @@ from vivace.backends.cpu.build import find_refusal
 from vivace.backends.cpu.native_model import rope_frequencies
 from vivace.checkpoint import EMBEDDED, Checkpoint
 from vivace.errors import BackendUnavailableError, CheckpointError
+from vivace.prompt import Prompt
+from vivace.speech import SamplingParams
+from vivace.timing.timer import Timer
 
 pytestmark = pytest.mark.skipif(find_refusal() is not None, reason="there is no C++ library")
 
@@ -167,10 +170,50 @@ def test_entry_outside_the_file_is_refused(copied: Path, offsets: list[object]) 
         open_folder(copied)
 
 
-def test_checkpoint_without_a_known_attention_head_is_left_to_pytorch(copied: Path) -> None:
+LONG = "The old ferry crossed the quiet bay at noon, and nobody on board said a word."
+
+
+def test_checkpoint_without_a_known_attention_head_is_left_to_pytorch(
+    copied: Path, light: TTS
+) -> None:
     raw = json.loads((copied / "config.json").read_text())
     assert raw.pop("timing_config")
     (copied / "config.json").write_text(json.dumps(raw))
     with TTS.load(copied) as tts:
         assert tts.loaded.open_parts is not None
         assert tts.loaded.open_parts._loaded is not None
+        assert tts.engine.backend.watched is None
+        tts.speak(LONG, seed=1)
+        tts.engine.call(lambda: None)  # after the search, which the speech has posted
+        assert tts.engine.backend.watched == light.engine.backend.watched
+
+
+def test_attention_of_all_heads_equals_that_of_the_pytorch_model(light: TTS, full: TTS) -> None:
+    backend, codes = light.engine.backend, light.speak(LONG, seed=1, guard=False).codes
+    assert isinstance(backend, CpuBackend)
+    prompt = write_prompt(light, LONG)
+    num_ids = prompt.num_own_ids
+    found = backend.read_attention(prompt, codes, num_ids)
+    timer = Timer(full.checkpoint.config, lambda: full.loaded.parts.model)
+    wanted = timer.read_all(prompt, codes, num_ids)
+    assert found.shape == wanted.shape
+    assert found.sum() > 1
+    np.testing.assert_allclose(found, wanted, atol=2e-5)
+
+
+def write_prompt(tts: TTS, text: str) -> Prompt:
+    """The prompt of a text of one utterance."""
+    admitted: list[Prompt] = []
+    backend = tts.engine.backend
+    assert isinstance(backend, CpuBackend)
+    admit = backend.admit
+
+    def note(prompt: Prompt, sampling: SamplingParams) -> int:
+        admitted.append(prompt)
+        return admit(prompt, sampling)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backend, "admit", note)
+        tts.speak(text, seed=1, guard=False)
+    [prompt] = admitted
+    return prompt

@@ -1,7 +1,8 @@
 """The `cpu` backend: frames of up to eight slots per sweep over the weights, in C++.
 
 A row's products do not depend on the other rows, so a slot's codes do not depend on its batch.
-The codec runs in C++ too. A float32 model needs no PyTorch: `CpuBackend.open` reads its files.
+The codec runs in C++ too. `CpuBackend.open` reads the files of a small or quantized model without
+PyTorch.
 """
 
 from __future__ import annotations
@@ -82,16 +83,19 @@ class CpuBackend(HostBackend[CpuSlot]):
         max_streams: int | None = None,
         codec_precision: CodecPrecision = "auto",
     ) -> CpuBackend:
-        """Read a float32 or float16 checkpoint without PyTorch; a float16 number is converted to
-        float32. Raises BackendUnavailableError if a file is not as expected: PyTorch's reader
-        describes the error."""
+        """Read a checkpoint without PyTorch: float32, float16 (converted to float32) or quantized.
+        Raises BackendUnavailableError if a file is not as expected: PyTorch's reader describes the
+        error."""
         from vivace.backends.cpu.file_tensors import open_folder
 
         backend = cls.__new__(cls)
         with open_folder(folder, config, codec_config) as (tensors, decoder):
             backend._start(tensors, num_threads, max_streams)
-            precision = pick_precision(codec_precision, has_integers=False)
-            backend._decoder = pack_decoder(decoder, load_library(), num_threads, precision)
+            has_integers = backend._native.has_integers
+            precision = pick_precision(codec_precision, has_integers=has_integers)
+            backend._decoder = pack_decoder(
+                decoder, load_library(), num_threads, precision, decoder.note_read
+            )
         return backend
 
     def _start(
@@ -132,6 +136,13 @@ class CpuBackend(HostBackend[CpuSlot]):
     def prompt_rows(self, prompt: Prompt) -> Rows:
         """The talker's input embeddings: [rows, hidden]."""
         return self._tensors.prompt_rows(prompt)
+
+    def read_attention(
+        self, prompt: Prompt, codes: NDArray[np.int64], num_ids: int
+    ) -> NDArray[np.float32]:
+        spoken = prompt.continued(codes[:-1], (), is_complete=prompt.is_complete)
+        rows = self.prompt_rows(spoken)
+        return self._native.read_attention(rows, len(prompt) - 1, prompt.own_row, num_ids)
 
     def extend(self, slot: Slot, text_ids: Sequence[int], is_last: bool) -> None:
         state = self._slots[slot]

@@ -54,8 +54,10 @@ class Matrix(Structure):
     kept: tuple[Any, ...] = ()
 
     @classmethod
-    def of(cls, weight: NDArray[np.float32], bias: NDArray[np.float32] | None = None) -> Matrix:
-        made = cls(F32, *weight.shape, address(weight))
+    def of(
+        cls, weight: NDArray[Any], bias: NDArray[np.float32] | None = None, kind: int = F32
+    ) -> Matrix:
+        made = cls(kind, *weight.shape, address(weight))
         if bias is not None:
             made.bias = address(bias)
         made.kept = (weight, bias)
@@ -130,6 +132,7 @@ def library() -> Any:
         "vivace_slot_free": (None, (c_void_p,)),
         "vivace_slot_bytes": (c_int64, (c_void_p, c_void_p)),
         "vivace_slot_extend": (c_int, (c_void_p, c_void_p, c_void_p, c_int, *numbers)),
+        "vivace_attention": (c_int, (c_void_p, c_void_p, *numbers, *numbers, c_void_p)),
         "vivace_step": (c_int, (c_void_p, c_void_p, *numbers, *(c_void_p,) * 4)),
         "vivace_multiply": (c_int, (c_char_p, POINTER(Matrix), c_void_p, c_int, c_void_p)),
         "vivace_draw": (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -39,10 +39,12 @@ ERRORS = {  # `Result` in native/api.h
 }
 
 
+ON_TAKE = ctypes.CFUNCTYPE(None, ctypes.c_int64)
 SMALLEST_USAGE = 1e-5  # as in model/quantizer.py
 NUM_UNITS = 3  # residual units of an upsampling block
 
 Array = NDArray[np.float32]
+OnRead = Callable[[int], None]  # called before each tensor is packed, with its number of bytes
 
 
 class NamedTensors(Protocol):
@@ -79,6 +81,8 @@ class NativeCodecDecoder:
         num_threads: int,
         kernels: str | None = None,  # the instruction set; None: the fastest one
         excluded: Sequence[str] = (),  # instruction sets that None does not select
+        has_half_weights: bool = False,  # float16 before the decoder's stages, to save memory
+        on_read: OnRead | None = None,
     ) -> None:
         config = decoder.config
         self._num_quantizers = config.num_quantizers
@@ -99,6 +103,8 @@ class NativeCodecDecoder:
             num_threads,
             kernels.encode() if kernels else None,
             ",".join(excluded).encode(),
+            int(has_half_weights),
+            ON_TAKE() if on_read is None else ON_TAKE(on_read),
             ctypes.byref(handle),
         )
         if result:
@@ -149,19 +155,26 @@ class NativeCodecDecoder:
 
 
 def pack_decoder(
-    decoder: DecoderTensors, library: ctypes.CDLL, num_threads: int, precision: CodecPrecision
+    decoder: DecoderTensors,
+    library: ctypes.CDLL,
+    num_threads: int,
+    precision: CodecPrecision,
+    on_read: OnRead | None = None,
 ) -> NativeCodecDecoder:
     """The decoder with the fastest kernels of at least this precision."""
     excluded = INEXACT_KERNELS.get(precision, ())
-    return NativeCodecDecoder(decoder, library, num_threads, excluded=excluded)
+    return NativeCodecDecoder(
+        decoder, library, num_threads, None, excluded, precision == "half", on_read
+    )
 
 
 def _declare(library: ctypes.CDLL) -> Any:
     """The library, with the types of the functions of native/codec_api.cpp."""
     pointer, number, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
     new = (*(pointer,) * 3, real, real, *(pointer,) * 2, number, ctypes.c_int)
+    names = (ctypes.c_char_p,) * 2
     signatures: dict[str, tuple[Any, tuple[Any, ...]]] = {
-        "vivace_codec_new": (ctypes.c_int, (*new, *(ctypes.c_char_p,) * 2, pointer)),
+        "vivace_codec_new": (ctypes.c_int, (*new, *names, ctypes.c_int, ON_TAKE, pointer)),
         "vivace_codec_free": (None, (pointer,)),
         "vivace_codec_state_size": (number, (pointer,)),
         "vivace_codec_frame_size": (number, (pointer,)),

@@ -113,6 +113,17 @@ class NativeModel:
         args = (address(vectors), len(vectors), num_own, int(is_complete))
         check(library().vivace_slot_extend(self.handle, slot.handle, *args))
 
+    def read_attention(
+        self, rows: NDArray[np.float32], first_query: int, first_key: int, num_keys: int
+    ) -> NDArray[np.float32]:
+        """Attention of all heads, layer by layer: [heads, queries, keys], for the rows from
+        `first_query` on; 0 for a key that a row does not see."""
+        num_heads = self.config.num_hidden_layers * self.config.num_attention_heads
+        weights = np.zeros((num_heads, len(rows) - first_query, num_keys), np.float32)
+        places = (len(rows), first_query, first_key, num_keys)
+        check(library().vivace_attention(self.handle, address(rows), *places, address(weights)))
+        return weights
+
     def step(self, slots: Sequence[NativeSlot], num_frames: int, *, has_places: bool) -> Frames:
         count, groups = len(slots), self.config.num_code_groups
         codes = np.zeros((count, num_frames, groups), np.int64)

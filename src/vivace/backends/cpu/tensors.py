@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vivace.backends.cpu.binding import Matrix, multiply
+from vivace.errors import BackendUnavailableError
 from vivace.model.config import SPEAKER, ModelConfig
 from vivace.prompt import Prompt
 
@@ -25,6 +26,9 @@ class ModelTensors(Protocol):
 
     def array(self, name: str) -> Array:
         """A tensor as contiguous float32 numbers."""
+
+    def vectors(self, table: str, ids: NDArray[np.int64]) -> Array:
+        """Rows of an embedding as float32 numbers: [ids, width]."""
 
     def matrix(self, layer: str) -> Matrix:
         """The weight and the bias of a linear layer, or an embedding."""
@@ -46,30 +50,34 @@ class ModelTensors(Protocol):
 
 
 class PromptRows:
-    """Prompts as rows of float32 tensors. A row does not depend on the other rows."""
+    """Prompts as rows of vectors. A row does not depend on the other rows."""
 
     def __init__(self, tensors: ModelTensors, instructions: str = "") -> None:
         config = tensors.config.talker_config
         later = range(config.num_code_groups - 1)
         names = [f"code_predictor.model.codec_embedding.{index}" for index in later]
-        names = ["model.codec_embedding", *names]
-        self._tables = [tensors.array(f"talker.{name}.weight") for name in names]
-        self._texts = tensors.array("talker.model.text_embedding.weight")
+        self._tables = [f"talker.{name}" for name in ("model.codec_embedding", *names)]
+        self._tensors, self._width = tensors, config.hidden_size
         self._first = tensors.matrix("talker.text_projection.linear_fc1")
         self._second = tensors.matrix("talker.text_projection.linear_fc2")
         self._instructions = instructions
+        texts = tensors.matrix("talker.model.text_embedding")
+        inner = self._first.out
+        widths = ((texts.in_, self._first.in_), (inner, self._second.in_))
+        if any(a != b for a, b in (*widths, (self._second.out, self._width))):
+            raise BackendUnavailableError("talker.text_projection has another shape")
 
     def text_vectors(self, ids: Sequence[int]) -> Array:
-        x = self._texts[np.asarray(ids, np.int64)]
+        x = self._tensors.vectors("talker.model.text_embedding", np.asarray(ids, np.int64))
         hidden = multiply(x, self._first, self._instructions)
         return multiply(_silu(hidden), self._second, self._instructions)
 
     def prompt_rows(self, prompt: Prompt) -> Array:
         codes = prompt.codes
-        rows = np.zeros((len(codes), self._tables[0].shape[1]), np.float32)
+        rows = np.zeros((len(codes), self._width), np.float32)
         for table, column in zip(self._tables, codes.T, strict=True):
             present = column >= 0
-            rows[present] += table[column[present]]
+            rows[present] += self._tensors.vectors(table, column[present])
         if prompt.speaker is not None:
             rows[codes[:, 0] == SPEAKER] = prompt.speaker
         rows += self.text_vectors(prompt.text_ids)

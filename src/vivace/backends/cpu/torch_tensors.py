@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -23,15 +24,15 @@ FLOAT_KINDS = {torch.float32: F32, torch.bfloat16: BF16}
 
 
 class TorchTensors:
-    """The tensors of a model whose layers are fused. A quantized or bfloat16 model computes the
-    rows of prompts in PyTorch."""
+    """The tensors of a model whose layers are fused. A bfloat16 model computes the rows of prompts
+    in PyTorch."""
 
     def __init__(self, model: Qwen3TTS, codec: Codec, instructions: str = "") -> None:
         self.config = model.config
         self._model, self._codec = model, codec
-        is_plain = model.dtype == torch.float32 and not model.is_quantized
         is_projected = isinstance(model.talker.text_projection, TextProjection)
-        self._rows = PromptRows(self, instructions) if is_plain and is_projected else None
+        is_exact = model.dtype == torch.float32 and is_projected
+        self._rows = PromptRows(self, instructions) if is_exact else None
 
     def has_layer(self, layer: str) -> bool:
         return isinstance(self._model.get_submodule(layer), Linear)
@@ -39,6 +40,12 @@ class TorchTensors:
     def array(self, name: str) -> NDArray[np.float32]:
         layer, _, field = name.rpartition(".")
         return _to_array(getattr(self._model.get_submodule(layer), field))
+
+    def vectors(self, table: str, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+        module = self._model.get_submodule(table)
+        assert isinstance(module, nn.Embedding)
+        with torch.inference_mode():
+            return _to_array(F.embedding(torch.from_numpy(ids), module.weight))
 
     def matrix(self, layer: str) -> Matrix:
         module = self._model.get_submodule(layer)

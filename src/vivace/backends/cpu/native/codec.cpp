@@ -1,4 +1,5 @@
 #include "codec.h"
+#include "kernels.h"
 
 #include <algorithm>
 #include <cmath>
@@ -94,9 +95,12 @@ void CodecDecoder::embed(const Pass& pass, int thread) {
         std::fill_n(vectors, 2 * width, 0.0f);
         for (int64_t i = 0; i < shape.num_quantizers; ++i) {
             const int64_t code = pass.codes[row * shape.num_quantizers + i];
-            const float* from = codebooks_.data() + (i * shape.codebook_size + code) * width;
+            const int64_t start = (i * shape.codebook_size + code) * width;
             float* to = vectors + (i < shape.num_semantic ? 0 : width);
-            for (int64_t j = 0; j < width; ++j) to[j] += from[j];
+            if (half_codebooks_.empty())
+                for (int64_t j = 0; j < width; ++j) to[j] += codebooks_[start + j];
+            else
+                for (int64_t j = 0; j < width; ++j) to[j] += from_half(half_codebooks_[start + j]);
         }
         float* cos = angles_.data() + row * shape.head_dim;
         for (int64_t i = 0; i < shape.head_dim / 2; ++i) {

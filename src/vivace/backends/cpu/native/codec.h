@@ -26,7 +26,9 @@ constexpr int64_t MAX_PASS_FRAMES = 8;  // decoded together; their rows share a 
 struct TensorList {
     const float* const* tensors;
     const int64_t* sizes;
-    int64_t count, used = 0;
+    int64_t count;
+    void (*on_take)(int64_t num_bytes);  // called before a tensor is read; or null
+    int64_t used = 0;
 
     const float* take(int64_t size);  // throws std::invalid_argument for another size
 };
@@ -38,10 +40,12 @@ struct Tail {
 
 class CodecDecoder {
 public:
-    // Throws std::invalid_argument if the tensors do not fit the shape.
+    // `has_half_weights` stores the weights of the layers before the stages in float16, to save
+    // memory. Throws std::invalid_argument if the tensors do not fit the shape.
     CodecDecoder(const CodecShape& shape, const std::vector<int64_t>& ratios,
                  const std::vector<int64_t>& rates, float rms_eps, float rope_theta,
-                 TensorList tensors, int num_threads, const Kernels& kernels);
+                 TensorList tensors, int num_threads, bool has_half_weights,
+                 const Kernels& kernels);
 
     int64_t state_size() const { return state_size_; }
     int64_t frame_size() const { return frame_size_; }
@@ -86,6 +90,7 @@ private:
     template <class CopyPanel>
     Conv pack(int64_t num_in, int64_t num_out, int64_t num_taps, int64_t dilation,
               Precision precision, const CopyPanel& copy_panel);
+    Buffer<uint16_t> round_weights(Buffer<float>& weights);
     Conv take_linear(TensorList& tensors, int64_t num_in, int64_t num_out, bool has_bias);
     Conv take_conv(TensorList& tensors, int64_t num_in, int64_t num_out, int64_t num_taps,
                    int64_t dilation, bool has_bias, Precision precision = Precision::full);
@@ -137,9 +142,11 @@ private:
     CodecShape shape_;
     float rms_eps_;
     Pool pool_;
+    const bool has_half_weights_;
     std::mutex mutex_;  // of `decode`, which uses the scratch below
     int64_t state_size_ = 0, frame_size_ = 1, up_ratio_ = 1, capacity_ = 0;
-    Buffer<float> codebooks_;  // [quantizers, codes, width]
+    Buffer<float> codebooks_;          // [quantizers, codes, width]
+    Buffer<uint16_t> half_codebooks_;  // in float16, which replaces `codebooks_`; or empty
     Conv quantizer_out_, pre_conv_, input_proj_, output_proj_, first_conv_, last_conv_;
     Tail pre_tail_, first_tail_, last_tail_;
     Buffer<float> final_norm_, frequencies_;

@@ -35,12 +35,13 @@ VIVACE_API int vivace_codec_new(const CodecShape* shape, const int64_t* ratios,
                                 const int64_t* rates, float rms_eps, float rope_theta,
                                 const float* const* tensors, const int64_t* sizes,
                                 int64_t num_tensors, int num_threads, const char* kernels,
-                                const char* excluded, CodecDecoder** decoder) {
+                                const char* excluded, int has_half_weights,
+                                void (*on_take)(int64_t num_bytes), CodecDecoder** decoder) {
     try {
         *decoder = new CodecDecoder(*shape, {ratios, ratios + shape->num_ratios},
                                     {rates, rates + shape->num_rates}, rms_eps, rope_theta,
-                                    {tensors, sizes, num_tensors}, num_threads,
-                                    pick_kernels(kernels, excluded, *shape));
+                                    {tensors, sizes, num_tensors, on_take}, num_threads,
+                                    has_half_weights != 0, pick_kernels(kernels, excluded, *shape));
         return vivace::OK;
     } catch (const std::bad_alloc&) {
         return vivace::NO_MEMORY;

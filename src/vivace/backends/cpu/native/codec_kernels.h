@@ -61,6 +61,7 @@ struct Conv {
     int64_t num_in = 0, num_out = 0, num_taps = 1, dilation = 1;
     std::vector<int> panel_starts;  // first vector of each panel, and the end
     Buffer<float> weight;           // of each panel: [taps, in, lanes of the panel]
+    Buffer<uint16_t> half;          // the weight in float16, instead of `weight`; or empty
     Buffer<float> bias;             // padded to whole vectors
     // The weight in the format of `SplitKernels::split_weight`, instead of `weight`; or empty.
     Buffer<uint16_t> split;
@@ -103,6 +104,7 @@ struct Kernels {
     const char* name;
     int num_lanes;    // floats of a vector
     int max_vectors;  // of a panel
+    bool can_load_half;  // `convolve` reads `Conv::half`
     SplitKernels split;
     // Rows `begin` to `end` of one panel; `sums` is scratch for MAX_CONV_ROWS rows of the panel.
     void (*convolve)(const Conv&, const Rows&, int64_t begin, int64_t end, int64_t panel,

@@ -82,8 +82,9 @@ struct Part {
 };
 
 // sums [ROWS, VECTORS * LANES] += x [taps, ROWS, depth] * weight [taps, depth, VECTORS * LANES].
-template <int ROWS, int VECTORS>
-inline void multiply(const Part& part, const float* x, const float* weight, float* sums) {
+// Weights are float32, or float16 in uint16_t.
+template <int ROWS, int VECTORS, class Number>
+inline void multiply(const Part& part, const float* x, const Number* weight, float* sums) {
     const int64_t stride = part.row_stride;
     Vector sum[ROWS][VECTORS] = {};
     if (!part.is_first)
@@ -102,8 +103,8 @@ inline void multiply(const Part& part, const float* x, const float* weight, floa
         UNROLL for (int v = 0; v < VECTORS; ++v) store(sums + (row * VECTORS + v) * LANES, sum[row][v]);
 }
 
-template <int ROWS, int VECTORS>
-inline void multiply_rows(const Part& part, const float* x, const float* weight, int64_t num_rows,
+template <int ROWS, int VECTORS, class Number>
+inline void multiply_rows(const Part& part, const float* x, const Number* weight, int64_t num_rows,
                           float* sums) {
     int64_t row = 0;
     for (; row + ROWS <= num_rows; row += ROWS)
@@ -115,11 +116,11 @@ inline void multiply_rows(const Part& part, const float* x, const float* weight,
                                              num_rows - row, sums + row * VECTORS * LANES);
 }
 
-template <int VECTORS>
-void convolve_panel(const Conv& conv, const float* x, int64_t begin, int64_t end, int64_t panel,
-                    const Epilogue& epilogue, float* sums) {
+template <int VECTORS, class Number>
+void convolve_panel(const Conv& conv, const Number* weight, const float* x, int64_t begin,
+                    int64_t end, int64_t panel, const Epilogue& epilogue, float* sums) {
     const int64_t first = conv.panel_starts[panel], width = VECTORS * LANES;
-    const float* weight = conv.weight.data() + first * LANES * conv.num_taps * conv.num_in;
+    weight += first * LANES * conv.num_taps * conv.num_in;
     // Several whole taps, or a part of the channels of one tap.
     const int64_t max_taps = std::max<int64_t>(1, MAX_DEPTH / conv.num_in);
     Part part{0, conv.dilation * conv.num_in, 0, conv.num_in, true};
@@ -137,14 +138,23 @@ void convolve_panel(const Conv& conv, const float* x, int64_t begin, int64_t end
         finish(conv, epilogue, begin, end, (first + v) * LANES, sums + v * LANES, width);
 }
 
+template <class Number>
+void convolve_with(const Conv& conv, const Number* weight, const float* x, int64_t begin,
+                   int64_t end, int64_t panel, const Epilogue& epilogue, float* sums) {
+    switch (conv.panel_starts[panel + 1] - conv.panel_starts[panel]) {
+        case 1: return convolve_panel<1>(conv, weight, x, begin, end, panel, epilogue, sums);
+        case 2: return convolve_panel<2>(conv, weight, x, begin, end, panel, epilogue, sums);
+        default: return convolve_panel<3>(conv, weight, x, begin, end, panel, epilogue, sums);
+    }
+}
+
 void convolve(const Conv& conv, const Rows& rows, int64_t begin, int64_t end, int64_t panel,
               const Epilogue& epilogue, float* sums) {
     const float* x = rows.full;
-    switch (conv.panel_starts[panel + 1] - conv.panel_starts[panel]) {
-        case 1: return convolve_panel<1>(conv, x, begin, end, panel, epilogue, sums);
-        case 2: return convolve_panel<2>(conv, x, begin, end, panel, epilogue, sums);
-        default: return convolve_panel<3>(conv, x, begin, end, panel, epilogue, sums);
-    }
+    if constexpr (CAN_LOAD_HALF)
+        if (!conv.half.empty())
+            return convolve_with(conv, conv.half.data(), x, begin, end, panel, epilogue, sums);
+    convolve_with(conv, conv.weight.data(), x, begin, end, panel, epilogue, sums);
 }
 
 inline float dot(const float* x, const float* y, int64_t size) {
@@ -251,8 +261,8 @@ void attend(const Attention& attention, const float* query, int64_t head, int64_
 }
 
 constexpr Kernels make_kernels(const char* name) {
-    return {name,           LANES, MAX_VECTORS, {},     convolve, convolve_to_one,
-            depthwise_norm, snake, rms_norm,    gate,   attend};
+    return {name,     LANES,           MAX_VECTORS,    CAN_LOAD_HALF, {},   convolve,
+            convolve_to_one, depthwise_norm, snake,          rms_norm,      gate, attend};
 }
 
 }  // namespace

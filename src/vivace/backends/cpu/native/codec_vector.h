@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels.h"
+
 #if defined(__AVX512F__) || defined(__AVX2__)
 #include <immintrin.h>
 #elif defined(__ARM_NEON)
@@ -29,6 +31,27 @@ inline Vector load(const float* from) {
     Vector x;
     std::memcpy(&x, from, sizeof x);
     return x;
+}
+
+// Float16 numbers.
+#if defined(__AVX512F__) || defined(__F16C__) || defined(__aarch64__)
+constexpr bool CAN_LOAD_HALF = true;
+#else
+constexpr bool CAN_LOAD_HALF = false;
+#endif
+
+inline Vector load(const uint16_t* from) {
+#if defined(__AVX512F__)
+    return (Vector)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+    return (Vector)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+#elif defined(__aarch64__)
+    return (Vector)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from)));
+#else
+    Vector x;
+    for (int i = 0; i < LANES; ++i) x[i] = vivace::from_half(from[i]);
+    return x;
+#endif
 }
 
 inline void store(float* to, Vector x) { std::memcpy(to, &x, sizeof x); }

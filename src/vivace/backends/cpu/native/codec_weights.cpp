@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "codec.h"
+#include "kernels.h"
 
 namespace vivace::codec {
 
@@ -12,6 +13,8 @@ namespace {
 constexpr int64_t SHALLOW_BYTES = 256 << 10;  // of a stage's rows, if its weights fit in a cache
 constexpr int64_t DEEP_BYTES = 800 << 10;     // of a stage's rows, if its weights do not
 constexpr int64_t CACHED_WEIGHTS = 4 << 20;
+constexpr float LARGEST_HALF = 65504.0f;
+constexpr float SMALLEST_PEAK = 1e-3f;  // below, most float16 numbers would be subnormal
 
 int64_t round_up(int64_t x, int64_t step) { return (x + step - 1) / step * step; }
 
@@ -28,13 +31,19 @@ std::vector<int> divide(int64_t num_vectors, int64_t most) {
 
 const float* TensorList::take(int64_t size) {
     if (used >= count || sizes[used] != size) throw std::invalid_argument("tensor");
+    if (on_take) on_take(size * int64_t{sizeof(float)});
     return tensors[used++];
 }
 
 CodecDecoder::CodecDecoder(const CodecShape& shape, const std::vector<int64_t>& ratios,
                            const std::vector<int64_t>& rates, float rms_eps, float rope_theta,
-                           TensorList tensors, int num_threads, const Kernels& kernels)
-    : kernels_(kernels), shape_(shape), rms_eps_(rms_eps), pool_(num_threads) {
+                           TensorList tensors, int num_threads, bool has_half_weights,
+                           const Kernels& kernels)
+    : kernels_(kernels),
+      shape_(shape),
+      rms_eps_(rms_eps),
+      pool_(num_threads),
+      has_half_weights_(has_half_weights && kernels.can_load_half) {
     for (int64_t i = 0; i < shape.head_dim / 2; ++i) {
         const float exponent = static_cast<float>(2 * i) / static_cast<float>(shape.head_dim);
         frequencies_.push_back(1.0f / std::pow(rope_theta, exponent));
@@ -86,9 +95,28 @@ Conv CodecDecoder::pack(int64_t num_in, int64_t num_out, int64_t num_taps, int64
         conv.split.assign(conv.bias.size() * depth, 0);
         conv.split_scale.assign(conv.bias.size(), 0.0f);
         split.split_weight(conv);
-        conv.weight = {};
+        Buffer<float>().swap(conv.weight);  // `= {}` would keep the memory
+    } else if (precision == Precision::full) {
+        conv.half = round_weights(conv.weight);
     }
     return conv;
+}
+
+// Takes weights in float16. Without `has_half_weights`, or if their range does not suit float16,
+// takes none.
+Buffer<uint16_t> CodecDecoder::round_weights(Buffer<float>& weights) {
+    float largest = 0.0f;
+    for (const float x : weights)
+        if (!(std::fabs(x) <= largest)) largest = std::fabs(x);
+    if (!has_half_weights_ || !(largest >= SMALLEST_PEAK && largest <= LARGEST_HALF)) return {};
+    Buffer<uint16_t> rounded(weights.size());
+    const int64_t size = static_cast<int64_t>(weights.size()), num_parts = pool_.size();
+    pool_.for_each(num_parts, [&](int64_t part) {
+        for (int64_t i = size * part / num_parts; i < size * (part + 1) / num_parts; ++i)
+            rounded[i] = to_half(weights[i]);
+    });
+    Buffer<float>().swap(weights);  // `= {}` would keep the memory
+    return rounded;
 }
 
 Conv CodecDecoder::take_conv(TensorList& tensors, int64_t num_in, int64_t num_out, int64_t num_taps,
@@ -156,6 +184,7 @@ void CodecDecoder::take_quantizer(TensorList& tensors) {
         const float* codebook = tensors.take(size);
         codebooks_.insert(codebooks_.end(), codebook, codebook + size);
     }
+    half_codebooks_ = round_weights(codebooks_);
     // One product for both projections: their inputs lie side by side.
     const int64_t width = shape_.codebook_width, out = shape_.codebook_dim;
     const float* parts[] = {tensors.take(out * width), tensors.take(out * width)};  // [out, in]

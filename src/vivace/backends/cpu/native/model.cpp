@@ -141,6 +141,19 @@ void Model::prefill(Slot& slot, const float* rows, int num_rows) {
     });
 }
 
+// Reads rows like a prompt, into keys and values that are dropped.
+void Model::read_attention(const float* rows, int num_rows, const AttentionRecord& record) {
+    const auto slot = make_slot(SlotSpec{});
+    record_ = &record;
+    try {
+        prefill(*slot, rows, num_rows);
+    } catch (...) {
+        record_ = nullptr;
+        throw;
+    }
+    record_ = nullptr;
+}
+
 // -- a step ------------------------------------------------------------------------------------------
 
 void Model::step(Slot* const* slots, int count, int num_frames, const StepOut& out) {
@@ -478,6 +491,8 @@ void Model::attend_head(Local& local, Stack& stack, const LayerSpec& layer, int 
                           spec_.has_half_cache != 0, local.weights.data()});
         if (sequence.watched && sequence.watched->spec.watched_layer == index)
             note_place(sequence, length, head * group, group, local.weights.data());
+        if (record_)
+            record_weights(index, head * group, group, length - 1, length, local.weights.data());
     }
 }
 
@@ -503,6 +518,19 @@ void Model::store_keys(Stack& stack, const LayerSpec& layer, int index, const Se
             memcpy(to, scratch, row_bytes);
             memcpy(to + stack.head_bytes, key + kv_width, row_bytes);
         }
+    }
+}
+
+void Model::record_weights(int layer, int first_head, int group, int row, int length,
+                           const float* weights) const {
+    const AttentionRecord& to = *record_;
+    const int count = std::min(to.num_keys, length - to.first_key);
+    if (row < to.first_query || count <= 0) return;
+    for (int i = 0; i < group; ++i) {
+        const size_t head = size_t(layer) * spec_.talker.heads + first_head + i;
+        const size_t at = head * to.num_queries + (row - to.first_query);
+        const float* from = weights + size_t(i) * length + to.first_key;
+        std::copy(from, from + count, to.weights + at * to.num_keys);
     }
 }
 

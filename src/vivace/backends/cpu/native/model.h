@@ -116,6 +116,14 @@ struct StepOut {
     Place* places;   // [slots, num_frames]
 };
 
+// Where the attention weights of all talker heads are written: [layers, heads, queries, num_keys].
+// A key that a query does not see keeps its value.
+struct AttentionRecord {
+    int first_query, first_key, num_keys;  // rows
+    int num_queries;
+    float* weights;
+};
+
 class Model {
 public:
     Model(const ModelSpec& spec, const Kernels* kernels, int num_threads);
@@ -123,6 +131,7 @@ public:
     std::unique_ptr<Slot> make_slot(const SlotSpec& spec);
     void prefill(Slot& slot, const float* rows, int num_rows);
     void extend(Slot& slot, const float* vectors, int count, int num_own, bool is_complete);
+    void read_attention(const float* rows, int num_rows, const AttentionRecord& record);
     void step(Slot* const* slots, int count, int num_frames, const StepOut& out);
 
     size_t page_bytes() const { return talker_.page_bytes; }
@@ -157,6 +166,8 @@ private:
                     int head, float* scratch);
     void note_place(const Sequence& sequence, int length, int first_head, int group,
                     const float* weights) const;
+    void record_weights(int layer, int first_head, int group, int row, int length,
+                        const float* weights) const;
     void rotate(const Stack& stack, int row, float* head) const;
     void set_position(Stack& stack, int row, int position) const;
     Inputs prepare(int thread, int rows, int in, int kind, const float* x, const float* norm,
@@ -182,6 +193,7 @@ private:
     std::vector<Slot*> reading_, ready_, active_;
     std::vector<int> ready_index_, active_index_;
     bool is_over_ = false;
+    const AttentionRecord* record_ = nullptr;  // of `read_attention`
 };
 
 }  // namespace vivace

@@ -64,6 +64,17 @@ VIVACE_API int vivace_slot_extend(Model* model, Slot* slot, const float* vectors
                    [&] { model->extend(*slot, vectors, count, num_own, is_complete != 0); });
 }
 
+// Attention weights of the rows from `first_query` on, [layers, heads, queries, num_keys]. `weights`
+// holds zeros.
+VIVACE_API int vivace_attention(Model* model, const float* rows, int num_rows, int first_query,
+                                int first_key, int num_keys, float* weights) {
+    return guarded(model, [&] {
+        const int num_queries = num_rows - first_query;
+        model->read_attention(rows, num_rows,
+                              {first_query, first_key, num_keys, num_queries, weights});
+    });
+}
+
 VIVACE_API int vivace_step(Model* model, Slot* const* slots, int count, int num_frames,
                            int64_t* codes, int32_t* lengths, int32_t* status, Place* places) {
     return guarded(model,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # Flags whose value is not the option itself.
 OTHER_MEANING = {"voice", "lexicon", "timings", "mark"}
+SIGNING_FLAGS = ("c2pa_cert", "c2pa_key", "c2pa_timestamp_url")
 
 
 def speech_options(arguments: argparse.Namespace) -> StreamOptions:
@@ -56,7 +57,11 @@ def mark_levels(arguments: argparse.Namespace) -> MarkLevels:
 
 
 def load_marking(arguments: argparse.Namespace, levels: MarkLevels) -> Marking:
-    """Load what these levels need, with the files of the command line."""
+    """Load what these levels need, with the files of the command line. Raises RequestError."""
+    given = [flag for flag in SIGNING_FLAGS if getattr(arguments, flag, None)]
+    if given and not levels.c2pa:
+        flag = f"--{given[0].replace('_', '-')}"
+        raise RequestError(f"{flag} has no effect with --mark {levels}; use --mark c2pa")
     return Marking.load(
         levels,
         certificate=getattr(arguments, "c2pa_cert", None),
@@ -72,6 +77,7 @@ def check_signature(arguments: argparse.Namespace, format: str | None) -> None:
     """
     levels = mark_levels(arguments)
     if not levels.c2pa:
+        load_marking(arguments, replace(levels, watermark=False))
         return
     if format is None:
         raise AudioError("mark: c2pa signs complete files, not a stream; use -o FILE")

@@ -71,6 +71,29 @@ def test_audio_beside_text_files_is_read(tmp_path: Path) -> None:
     assert reasons(rows) == ["no transcript: c.txt is missing"]
 
 
+@pytest.mark.parametrize("name", ["me", "ann"])
+def test_relative_folder_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    for folder in (tmp_path / "data" / "part", tmp_path / "named" / "ann"):
+        folder.mkdir(parents=True)
+        (folder / "a.wav").write_bytes(wav_bytes(tone(1)))
+        (folder / "a.txt").write_text("One two.")
+    monkeypatch.chdir(tmp_path)
+    by_name = Defaults(None, "auto", by_folder=True)
+    rows = read_rows(Path("data"), ME) if name == "me" else read_rows(Path("named"), by_name)
+    [row] = entries(rows)
+    assert row.transcript.speaker == name
+    assert row.audio is not None
+    assert row.audio.read_bytes() == wav_bytes(tone(1))
+
+
+def test_recordings_without_a_speaker_are_explained(tmp_path: Path) -> None:
+    (tmp_path / "a.wav").write_bytes(wav_bytes(tone(1)))
+    with pytest.raises(TrainingDataError, match="no speaker; give --name"):
+        read_rows(tmp_path, Defaults(None, "auto", by_folder=True))
+
+
 def test_folders_are_speakers_without_a_name(tmp_path: Path) -> None:
     for name in ("Ann", "bob"):
         write_ljspeech(tmp_path / name, 2)

@@ -68,6 +68,10 @@ def read_rows(data: Path, defaults: Defaults) -> list[Row]:
         rows = list(_read_table(data, defaults))
     else:
         raise TrainingDataError(f"{data}: there is no such folder or file")
+    if not rows and defaults.by_folder and data.is_dir() and any(_audio_files(data)):
+        raise TrainingDataError(
+            f"{data}: the recordings have no speaker; give --name, or each speaker a folder"
+        )
     if not rows:
         raise TrainingDataError(
             f"{data}: no recordings; give a folder with metadata.csv, a .jsonl file, or audio "
@@ -114,7 +118,7 @@ def _beside(path: Path, folder: Path, defaults: Defaults) -> Row:
         return Rejection(where, f"no transcript: {beside.name} is missing")
     except (OSError, ValueError) as error:
         return Rejection(where, f"{beside.name} cannot be read: {_reason(error)}")
-    return _entry(where, {"audio": str(path), "text": " ".join(text.split())}, folder, defaults)
+    return _entry(where, {"audio": where, "text": " ".join(text.split())}, folder, defaults)
 
 
 def _read_table(path: Path, defaults: Defaults) -> Iterator[Row]:

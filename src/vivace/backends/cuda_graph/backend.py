@@ -163,8 +163,8 @@ class CudaGraphBackend:
         """Queue the first frames; the returned call waits for them and queues the others.
 
         Frames are queued `LOOKAHEAD` at a time, one such group ahead of the host, so that few
-        frames are computed after the end of speech, and none after the limits of all slots. Wait
-        for a slot's step before the next one.
+        frames are computed after the end of speech. No frames are queued beyond the limits of all
+        slots. Wait for a slot's step before the next one.
         """
         live = [self._slots[slot] for slot in slots]
         num_frames = min(num_frames, max([1, *(slot.num_left for slot in live)]))

@@ -94,8 +94,8 @@ run_stage() {
     served)
       for size in 0.6B 1.7B; do
         figures 120 "served-$size" "streams:|live:" benchmarks/serve.py "$size-CustomVoice" --workers 4 --clients 6 \
-          --streams 64 --frames 100 --repeats 2 --rounds 3 --seconds 4 \
-          --live $([ $size = 0.6B ] && echo 1000 || echo 500)
+          --streams 64 --frames 100 --repeats 2 --rounds 2 --seconds 4 \
+          --live $([ $size = 0.6B ] && echo 600 || echo 500)
       done
       ;;
     parts)

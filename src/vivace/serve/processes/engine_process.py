@@ -13,7 +13,6 @@ import logging
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -46,7 +45,6 @@ log = logging.getLogger(__name__)
 SHORTEST_PUBLISH_S, LONGEST_PUBLISH_S = 0.02, 0.2  # between two publications of the load
 PUBLISH_SHARE = 0.02  # of the interpreter's time at most
 METRICS_S = 0.5  # between two publications of gauges
-QUIET = ("begin", "end")  # notes of every request; they wait for another call or a publication
 
 
 class EngineProcess:
@@ -68,7 +66,6 @@ class EngineProcess:
                 assignment.crash_state, self._recovery.crashes, self._recovery.quarantine
             )
         self._clients: dict[int, Client] = {}  # by worker
-        self._received: deque[tuple[HostedConnection, Fields]] = deque()  # by connections' threads
         self._locks = {"suspect": asyncio.Lock(), "enrolment": asyncio.Lock()}
         self._clones = VoiceCache()
         self._is_over = asyncio.Event()
@@ -167,14 +164,12 @@ class EngineProcess:
 
     def _receive_calls(self, connection: HostedConnection, calls: list[Fields]) -> None:
         """Called by the thread of the connection."""
-        self._received.extend((connection, call) for call in calls)
-        if any(call.values["method"] not in QUIET for call in calls):
-            with suppress(RuntimeError):  # this process ends
-                self._loop.call_soon_threadsafe(self._handle_received)
+        with suppress(RuntimeError):  # this process ends
+            self._loop.call_soon_threadsafe(self._handle_all, connection, calls)
 
-    def _handle_received(self) -> None:
-        while self._received:
-            self._handle(*self._received.popleft())
+    def _handle_all(self, connection: HostedConnection, calls: list[Fields]) -> None:
+        for call in calls:
+            self._handle(connection, call)
 
     def _handle(self, connection: HostedConnection, call: Fields) -> None:
         if call.values["method"] == "hello":
@@ -264,7 +259,6 @@ class EngineProcess:
         while True:
             began = time.perf_counter()
             try:
-                self._handle_received()
                 self._publish_loads()
                 self._broadcast()
                 self._send_crash_state()

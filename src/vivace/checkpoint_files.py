@@ -25,6 +25,10 @@ from vivace.errors import CheckpointError
 MAX_BYTES = 16 << 20  # the largest released file, vocab.json, has 2.8 MB
 MAX_MAPPED_BYTES = 128 << 20  # of weights that are read once; then their pages are released
 SPEAKER_ENCODER = "speaker_encoder."  # prefix of the speaker encoder's tensors
+UNREADABLE = (  # errors of code that reads the header of a damaged file
+    *(OSError, ValueError, LookupError, TypeError, AttributeError),
+    *(RecursionError, struct.error),
+)
 MADV_DONTNEED = 4  # of Linux
 MAPPING = re.compile(  # a private mapping of a file in /proc/self/smaps, without written pages
     r"^(?P<start>[0-9a-f]+)-(?P<end>[0-9a-f]+) \S{3}p \S+ \S+ \S+ +(?P<name>/[^\n]*)\n"
@@ -58,7 +62,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def read_header(path: Path) -> tuple[dict[str, Any], int]:
     """The entries of a safetensors file by tensor, and the offset of the first number.
 
-    Raises OSError, ValueError, AttributeError or struct.error for other files.
+    Raises one of `UNREADABLE` for other files.
     """
     with path.open("rb") as file:
         [length] = struct.unpack("<Q", file.read(8))
@@ -73,7 +77,7 @@ def truncated_tensor(path: Path) -> str | None:
         header, start = read_header(path)
         num_bytes = path.stat().st_size - start
         ends = {name: int(entry["data_offsets"][1]) for name, entry in header.items()}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, struct.error):
+    except UNREADABLE:
         return None
     beyond = [name for name, end in ends.items() if end > num_bytes]
     return min(beyond, key=ends.__getitem__, default=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -147,7 +148,7 @@ def test_unexpected_tensor_is_reported_by_the_reader_of_pytorch(
 
 
 @pytest.mark.parametrize("file", [MODEL, CODEC])
-@pytest.mark.parametrize("damage", ["truncated", "empty", "no header", "missing"])
+@pytest.mark.parametrize("damage", ["truncated", "empty", "no header", "nested", "missing"])
 def test_damaged_file_is_reported_by_the_reader_of_pytorch(
     copied: Path, file: str, damage: str
 ) -> None:
@@ -155,10 +156,23 @@ def test_damaged_file_is_reported_by_the_reader_of_pytorch(
     content = path.read_bytes()
     path.unlink()
     if damage != "missing":
-        path.write_bytes({"truncated": content[:-2], "no header": content[8:]}.get(damage, b""))
+        nested = (10**5).to_bytes(8, "little") + b"[" * 10**5
+        contents = {"truncated": content[:-2], "no header": content[8:], "nested": nested}
+        path.write_bytes(contents.get(damage, b""))
     with pytest.raises(BackendUnavailableError):
         open_folder(copied)
     with pytest.raises(CheckpointError, match=r"model\.safetensors"):
+        TTS.load(copied)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+@pytest.mark.parametrize("file", [MODEL, CODEC])
+def test_pipe_in_place_of_a_file_is_refused(copied: Path, file: str) -> None:
+    (copied / file).unlink()
+    os.mkfifo(copied / file)
+    with pytest.raises(BackendUnavailableError, match="is not a file"):
+        open_folder(copied)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors is missing"):
         TTS.load(copied)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import mmap
-import struct
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,7 +19,12 @@ from numpy.typing import NDArray
 
 from vivace.backends.cpu.binding import BF16, F32, INT4, INT8, Matrix, address
 from vivace.backends.cpu.tensors import Array, PromptRows
-from vivace.checkpoint_files import MAX_MAPPED_BYTES, SPEAKER_ENCODER, read_header
+from vivace.checkpoint_files import (
+    MAX_MAPPED_BYTES,
+    SPEAKER_ENCODER,
+    UNREADABLE,
+    read_header,
+)
 from vivace.errors import BackendUnavailableError, CheckpointError
 from vivace.hub import CODEC, shard_paths
 from vivace.model.config import CodecConfig, CodecDecoderConfig, ModelConfig
@@ -58,7 +62,7 @@ class FileTensors:
         try:
             for path in shard_paths(folder):
                 self._open(path, stack)
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, struct.error) as error:
+        except UNREADABLE as error:
             raise BackendUnavailableError(f"{folder}: {error}") from error
         self.unread = set(self._stored)
 
@@ -122,6 +126,8 @@ class FileTensors:
         self._maps = []
 
     def _open(self, path: Path, stack: ExitStack) -> None:
+        if not path.is_file():
+            raise ValueError(f"{path} is not a file")  # opening a pipe would block
         entries, start = read_header(path)
         file = stack.enter_context(path.open("rb"))
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

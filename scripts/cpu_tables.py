@@ -14,9 +14,10 @@ KERNEL_NAMES = {
     "avx2": "AVX2",
     "amx": "AMX, two bfloat16 numbers",
     "bf16": "AMX, bfloat16",
+    "baseline": "SSE2",
 }
 BACKENDS = {"eager": "float32, `eager`", "official": "float32, `qwen-tts`"}
-BATCHES = (2, 4, 8)
+BATCHES = (4,)
 
 
 def contended(report: Report) -> Table:

@@ -351,6 +351,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "codec-cpu": partial(cpu, cpu_tables.codec, "codec-cpu"),
     "cpu-models": partial(cpu, cpu_tables.models, "cpu-models-0.6B", "cpu-models-1.7B"),
     "cpu-streams": partial(cpu, cpu_tables.streams, "cpu-streams-0.6B"),
+    "cpu-calls": partial(cpu, cpu_tables.calls, "cpu-calls-0.6B"),
     "cpu-beside": partial(cpu, cpu_tables.beside, "cpu-streams-0.6B"),
     "gpu": gpu,
     "chunks": chunks,

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int W = 16, MAX_TILE = 4;
 constexpr bool IS_LINEAR = true;
-constexpr size_t AHEAD = 4096;  // bytes of weights to prefetch ahead
+constexpr size_t AHEAD = 1024;  // bytes of weights to prefetch ahead
 
 using V = __m512;
 

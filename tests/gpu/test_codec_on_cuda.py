@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
-from shapes import load_configs, random_module
 from torch import Tensor
 
 from vivace.model.codec import Codec
 
 pytest.importorskip("triton")
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from shapes import load_configs, random_module
+
 from vivace.backends.cuda_graph import codec_fused
 from vivace.backends.cuda_graph.codec_fused import FusedDecoder
 from vivace.backends.cuda_graph.codec_kernels import SNAKE
@@ -42,6 +47,7 @@ def quietly() -> object:
 
 @pytest.fixture(scope="module")
 def kernels() -> WgmmaKernels:
+    torch.zeros(1, device=CUDA)  # creates the CUDA context that the driver's calls need
     loaded = load_kernels(CUDA)
     assert loaded is not None
     return loaded

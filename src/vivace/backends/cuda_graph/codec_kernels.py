@@ -78,15 +78,21 @@ def product_kernel(
     num_rows, length, in_size, out_size, bias_size, dilation, reach, history_stride, eps,
     TAPS: tl.constexpr, IS_GATED: tl.constexpr, ACTIVATION: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    IS_ROWS_FIRST: tl.constexpr,
 ):  # fmt: skip
     """out[m, n] = bias + sum over taps and channels of x[m - reach + tap, c] * weight[tap, n, c].
 
     One tap is a linear layer. Pointers may be None. `norm` is the weight of an RMSNorm before the
     product. `scale` is per column. `residual` is added to the scaled sum. `active` is `out` after
     the next layer's activation, in the type of that layer's input.
+
+    Blocks that run at the same time share columns if IS_ROWS_FIRST, else rows.
     """
-    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    inner, outer = tl.program_id(0), tl.program_id(1)
+    row_block = inner if IS_ROWS_FIRST else outer
+    column_block = outer if IS_ROWS_FIRST else inner
+    m = row_block * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = column_block * BLOCK_N + tl.arange(0, BLOCK_N)
     is_row, is_column = m < num_rows, n < out_size
     batch, t = m // length, m % length
     first = x + (m - t).to(tl.int64) * in_size

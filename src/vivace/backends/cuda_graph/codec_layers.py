@@ -153,7 +153,8 @@ class Product:
             taps=taps, is_gated=self.is_gated, max_rows=max_rows,
         )  # fmt: skip
         grid = (-(-num_rows // tile.rows), -(-columns // tile.columns))
-        kernels.product_kernel[grid](
+        is_rows_first = num_rows <= taps * columns  # the smaller operand is read many times
+        kernels.product_kernel[grid if is_rows_first else grid[::-1]](
             x, history, past.slots, None if norm is None else norm.weight,
             self.weight, self.bias, self.scale, residual, out, active,
             None if activation is None else activation.frequency,
@@ -165,7 +166,7 @@ class Product:
             ACTIVATION=kernels.PLAIN.value if activation is None else activation.kind,
             PRECISION=self.precision,
             BLOCK_M=tile.rows, BLOCK_N=tile.columns, BLOCK_K=tile.depth,
-            num_warps=tile.num_warps, num_stages=tile.num_stages,
+            IS_ROWS_FIRST=is_rows_first, num_warps=tile.num_warps, num_stages=tile.num_stages,
         )  # fmt: skip
         if history is not None:
             _keep(x, history, past.slots, self.reach)

@@ -5,7 +5,7 @@
 // not depend on which kernel computes a unit.
 //
 // Operands in shared memory have no swizzle: eight channels of all rows, then the next eight channels. A window of
-// inputs is copied once for all taps. A tap shifts it by some rows, so inputs go through registers.
+// inputs is copied once for all taps, and a tap shifts it by some rows.
 //
 // codec_wgmma.py inserts `wgmma<N>`: 64 rows times N columns times 16 channels.
 
@@ -21,16 +21,13 @@ constexpr int WARPGROUP = 128;              // threads
 constexpr u32 CHUNK = 16;                   // bytes: eight channels of one row
 constexpr u32 ROW_GROUP = 8 * CHUNK;        // bytes of eight rows
 constexpr u32 MAX_POLLS = 1u << 24;
-constexpr float LARGEST = 65504.0f;         // in float16
 constexpr float TO_INTEGER = 12582912.0f;   // 1.5 * 2^23: adding it rounds to an integer
 
 // -- numbers -----------------------------------------------------------------------------------------
 
 DEVICE u32 pack(float low, float high) {
     u32 both;
-    low = fminf(fmaxf(low, -LARGEST), LARGEST);
-    high = fminf(fmaxf(high, -LARGEST), LARGEST);
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
     return both;
 }
 
@@ -97,6 +94,9 @@ DEVICE void copy_weights(u32 to, const void* from, u32 num_bytes, u32 barrier) {
                  ::"r"(to), "l"(from), "r"(num_bytes), "r"(barrier) : "memory");
 }
 
+// Makes this thread's writes to shared memory visible to products.
+DEVICE void fence_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
 DEVICE void sync_threads(int number, int count) {
     asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(count) : "memory");
 }
@@ -123,6 +123,8 @@ DEVICE void wait_products() { asm volatile("wgmma.wait_group.sync.aligned %0;" :
 
 template <int N>
 DEVICE void wgmma(float (&sums)[N / 2], const u32* a, u64 b);
+template <int N>
+DEVICE void wgmma(float (&sums)[N / 2], u64 a, u64 b);
 // -- PRODUCTS OF THE HOST --
 
 template <int COUNT>
@@ -329,19 +331,20 @@ extern "C" __global__ void __launch_bounds__(NarrowShared::WARPGROUPS* WARPGROUP
         uint4 residual[Shared::CHANNELS / 32][2];
         place.load_residual<0>(residual);   // early: it comes from device memory
         wait_copies<0>();
+        fence_shared();
         sync_threads(1 + warpgroup, WARPGROUP);
         float sums[Shared::CHANNELS / 2];
         clear(sums);
-        u32 rows[2][4];
+        begin_products();
 #pragma unroll 1
         for (int tap = 0; tap < TAPS; tap++) {
+            const u32 from = window + tap * unit.dilation * CHUNK;
 #pragma unroll
-            for (int k = 0; k < Shared::CHANNELS / 8; k += 2) {
-                u32 from = window + k * Shared::A_NEXT + (thread / 32 * 16 + tap * unit.dilation) * CHUNK;
-                u64 b = operand(base + tap * Shared::TAP + k * Shared::B_NEXT, Shared::B_NEXT);
-                multiply<Shared::CHANNELS>(sums, rows[k / 2 % 2], from, Shared::A_NEXT, b);
-            }
+            for (int k = 0; k < Shared::CHANNELS / 8; k += 2)
+                wgmma<Shared::CHANNELS>(sums, operand(from + k * Shared::A_NEXT, Shared::A_NEXT),
+                                        operand(base + tap * Shared::TAP + k * Shared::B_NEXT, Shared::B_NEXT));
         }
+        commit_products();
         wait_products<0>();
         sync_threads(1 + warpgroup, WARPGROUP);
         tile += Shared::WARPGROUPS * gridDim.x;

@@ -192,7 +192,7 @@ def kernel_source() -> str:
 
 
 def _product_source(columns: int) -> str:
-    """`wgmma` of 64 rows, `columns` columns and 16 channels."""
+    """`wgmma` of 64 rows, `columns` columns and 16 channels; rows in registers or shared memory."""
     count = columns // 2  # sums of a thread
     sums = ", ".join(f"%{i}" for i in range(count))
     outputs = ", ".join(f'"+f"(sums[{i}])' for i in range(count))
@@ -202,6 +202,10 @@ def _product_source(columns: int) -> str:
 template <> DEVICE void wgmma<{columns}>(float (&sums)[{count}], const u32* a, u64 b) {{
     asm volatile("{operation}, {{{words}}}, %{count + 4}, 1, 1, 1, 0;" : {outputs}
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}}
+template <> DEVICE void wgmma<{columns}>(float (&sums)[{count}], u64 a, u64 b) {{
+    asm volatile("{operation}, %{count}, %{count + 1}, 1, 1, 1, 0, 0;" : {outputs}
+                 : "l"(a), "l"(b));
 }}
 """
 

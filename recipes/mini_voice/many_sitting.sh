@@ -27,7 +27,7 @@ say() { echo "== $(($(date +%s) - begun)) s: $*"; }
 books=${BOOKS:-8} margin=${MARGIN:-25} # seconds at the end of a part, to write its files
 
 if [ "$part" = check ]; then
-  export WORK="$carry/work" OUT="$carry/out" MARGIN=5 CODEC=3 SPEAKERS=3 READ=10 MORE_BEFORE_END=10
+  export WORK="$carry/work" OUT="$carry/out" MARGIN=4 CODEC=8 SPEAKERS=3 READ=10 MORE_BEFORE_END=10
   export FIRST_SHARDS=1 READERS=2 HEART_WORKERS=2 MORE_WORKERS=2
   "$python" -m recipes.mini_voice.fake_carry --out "$carry/files" $smoke --lines "${LINES_EACH:-24}" || exit 1
   for one in codec decoder talker; do
@@ -51,6 +51,7 @@ common=(--set 'data.speakers=["heart", "michael", "training_voices"]' --set "cod
   --set "train_gan.codes=\"$work/codec\"" --set "train_gan.state=\"$work/codec/state.pt\""
   --set train_talker.num_samples=0 --set "train_talker.speakers=\"$work/speakers/speakers.npz\"")
 [ -n "$smoke" ] && common+=(--smoke)
+[ -n "${NO_GRAPH:-}" ] && common+=(--no-graph)
 for item in ${SETS:-}; do common+=(--set "$item"); done
 stage() { # name, time limit in seconds, options
   timeout -k 5 $(($2 > 10 ? $2 : 10)) "$python" -m "recipes.mini_voice.$1" "${common[@]}" "${@:3}"
@@ -62,8 +63,11 @@ import_known() { # codec, discriminators and talker of the shipped voice, as far
 }
 
 from_carry() { # what earlier parts wrote, on a new machine
-  for name in encoder decoder discriminators; do
+  for name in encoder decoder; do
     [ -f "$work/codec/$name.safetensors" ] || cp "$carry/made/$name.safetensors" "$work/codec/"
+  done
+  for name in discriminators listener; do # if the first GAN was cut off: those of the shipped voice
+    cp -n "$carry/made/$name.safetensors" "$work/codec/" 2> /dev/null || cp -n "$work/known/$name.safetensors" "$work/codec/"
   done
   for name in codes_a codes_b; do
     [ -f "$work/codec/$name.npy" ] || cp "$carry/made/$name.npy" "$work/codec/"
@@ -131,8 +135,9 @@ train_codec_part() {
     --codec-seconds "${CODEC:-$(($(left $margin) * 55 / 100))}" --until "$(left $margin)" 2>&1 | tee "$work/codec.log" | grep -v "MiB$" | tail -n 12
   [ -f "$work/codec/utterances.npz" ] || { tail -n 30 "$work/codec.log"; return 1; }
   say "$(shards 2) shards of the training voices, $(shards 1) of michael, $(shards 0) of heart"
-  cp "$work"/codec/{encoder,decoder,discriminators}.safetensors "$work"/codec/codes_?.npy "$out/"
-  tar czf "$out/codec.tgz" -C "$work" codec/{listener.safetensors,utterances.npz,log.jsonl}
+  cp "$work"/codec/{encoder,decoder}.safetensors "$work"/codec/codes_?.npy "$out/"
+  cp "$work"/codec/{discriminators,listener}.safetensors "$out/" || say "the GAN was cut off"
+  tar czf "$out/codec.tgz" -C "$work" codec/{utterances.npz,log.jsonl}
 }
 
 train_decoder_part() {
@@ -156,9 +161,8 @@ train_decoder_part() {
   wait $speakers || tail -n 20 "$work/speakers.log"
   wait $more || tail -n 20 "$work/more.log"
   tail -n 2 "$work/speakers.log" "$work/more.log"
-  cp "$work"/codec/{decoder,discriminators}.safetensors "$work/speakers/speaker_encoder.safetensors" "$out/"
-  tar czf "$out/decoder.tgz" -C "$work" codec/{listener.safetensors,leads.npy,log.jsonl} \
-    speakers/{speakers.npz,speakers.jsonl}
+  cp "$work"/codec/{decoder,discriminators,listener}.safetensors "$work/speakers/speaker_encoder.safetensors" "$out/"
+  tar czf "$out/decoder.tgz" -C "$work" codec/{leads.npy,log.jsonl} speakers/{speakers.npz,speakers.jsonl}
 }
 
 train_talker_part() {

@@ -167,6 +167,8 @@ def test_gpu_script_names_existing_files() -> None:
     paths = re.findall(r"\b(?:tests|benchmarks)/[\w/]+\.(?:py|sh)\b", text)
     assert len(paths) > 10
     assert [path for path in paths if not (ROOT / path).exists()] == []
+    gpu_tests = {str(path.relative_to(ROOT)) for path in (ROOT / "tests/gpu").glob("test_*.py")}
+    assert gpu_tests <= set(paths), "the stage tests leaves out a file"
 
 
 # -- speed --------------------------------------------------------------------------------------

@@ -94,8 +94,9 @@ def measure(exact: Path, other: Path) -> dict[str, Any]:
     paths = sorted(exact.glob("*.wav"))
     signal = np.concatenate([read_wav(path) for path in paths])
     error = np.concatenate([read_wav(other / path.name) for path in paths]) - signal
-    db = 20 * float(np.log10(np.linalg.norm(signal) / np.linalg.norm(error)))
-    return {"db": round(db, 1), **compare(exact, other, accepted_readings())}
+    size = float(np.linalg.norm(error))
+    db = round(20 * float(np.log10(np.linalg.norm(signal) / size)), 1) if size else None  # equal
+    return {"db": db, **compare(exact, other, accepted_readings())}
 
 
 if __name__ == "__main__":

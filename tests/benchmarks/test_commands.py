@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -14,12 +15,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.benchmarks.conftest import FOLDER, Run
 from tests.reliability import __main__ as reliability
 from tests.support.project import ROOT, load_script
 from tests.support.serving import Running
-from vivace.backends.cpu.build import find_refusal
+from vivace.backends.cpu.build import find_refusal, load_library
+from vivace.backends.cpu.codec import pack_decoder
+from vivace.checkpoint import EMBEDDED, load_codec
 from vivace.engine import completeness, follower, utterance
 
 SENTENCES = ("Yes.", "It rained.", "We stayed.", "Nobody came.")
@@ -343,6 +347,29 @@ def test_quality_commands(run: Run, fixed_judges: None, sentences: Path, tmp_pat
         "--out", tmp_path / "collected")  # fmt: skip
     assert (tmp_path / "collected" / "0000.wav").exists()
     run("pairs.py", out, out)
+
+
+def test_codec_quality_command(
+    run: Run, fixed_judges: None, sentences: Path, tmp_path: Path
+) -> None:
+    if (refusal := find_refusal()) is not None:
+        pytest.skip(refusal)
+    out, path = tmp_path / "out", tmp_path / "quality.json"
+    codec = load_codec(EMBEDDED, torch.device("cpu"))
+    exact = pack_decoder(codec.decoder, load_library(), 1, "float32").kernels
+    run("codec_quality.py", "decode", sentences, "--first", 2, "--lines", 1, "--kernels", exact,
+        "--out", out)  # fmt: skip
+    shutil.copytree(out / exact, out / "half")
+    [recording] = (out / "half").glob("*.wav")
+    file = recording.read_bytes()
+    quieter = 0.9 * np.frombuffer(file[44:], "<i2")  # after the header; 20 dB below the signal
+    recording.write_bytes(file[:44] + quieter.astype("<i2").tobytes())
+    run("codec_quality.py", "judge", out, "--kernels", exact, "half", "--json", path)
+    report = read(path)
+    assert report["exact"] == exact
+    assert report["results"]["half"]["db"] == pytest.approx(20, abs=0.2)
+    run("codec_quality.py", "judge", out, "--kernels", "half", "half", "--json", path)
+    assert read(path)["results"]["half"]["db"] is None
 
 
 def test_letters_command(run: Run, fixed_judges: None, tmp_path: Path) -> None:

@@ -36,7 +36,8 @@ def import_c2pa() -> ModuleType:
         return import_module("c2pa")
     except (ImportError, OSError, RuntimeError) as error:  # RuntimeError: the wheel's library
         raise RequestError(
-            f"mark: c2pa needs the package c2pa-python; run: {install_command('mark')} ({error})"
+            "a C2PA manifest needs the package c2pa-python; install it with "
+            f"{install_command('mark')} ({error})"
         ) from error
 
 

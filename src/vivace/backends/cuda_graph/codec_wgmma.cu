@@ -7,20 +7,11 @@
 // Operands in shared memory have no swizzle: eight channels of all rows, then the next eight channels. A window of
 // inputs is copied once for all taps, and a tap shifts it by some rows.
 //
-// codec_wgmma.py inserts `wgmma<N>`: 64 rows times N columns times 16 channels.
-
-typedef unsigned char u8;
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef long long s64;
-typedef unsigned long long u64;
-
-#define DEVICE __device__ __forceinline__
+// Follows wgmma.cuh.
 
 constexpr int WARPGROUP = 128;              // threads
 constexpr u32 CHUNK = 16;                   // bytes: eight channels of one row
 constexpr u32 ROW_GROUP = 8 * CHUNK;        // bytes of eight rows
-constexpr u32 MAX_POLLS = 1u << 24;
 constexpr float TO_INTEGER = 12582912.0f;   // 1.5 * 2^23: adding it rounds to an integer
 
 // -- numbers -----------------------------------------------------------------------------------------
@@ -54,8 +45,6 @@ DEVICE float snake(float x, float frequency, float inverse_gain) {
 
 extern __shared__ __align__(128) u8 shared[];
 
-DEVICE u32 shared_address(const void* pointer) { return (u32)__cvta_generic_to_shared(pointer); }
-
 DEVICE void copy_chunk(u32 to, const void* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
@@ -65,31 +54,9 @@ DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"
 template <int PENDING>
 DEVICE void wait_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory"); }
 
-DEVICE void init_barrier(u32 barrier, u32 count) {
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
-}
-
-DEVICE void arrive(u32 barrier) {
-    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
-// A barrier that never completes becomes an error of the launch instead of a hang.
-DEVICE void wait(u32 barrier, u32 parity) {
-    asm volatile(
-        "{ .reg .pred done, late; .reg .u32 polls;\n"
-        "mov.u32 polls, 0;\n"
-        "again: mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
-        "@done bra ready;\n"
-        "add.u32 polls, polls, 1;\n"
-        "setp.eq.u32 late, polls, %2;\n"
-        "@!late bra again;\n"
-        "trap;\n"
-        "ready: }" ::"r"(barrier), "r"(parity), "n"(MAX_POLLS) : "memory");
-}
-
 // One thread copies weights; the barrier counts its arrival and the bytes.
 DEVICE void copy_weights(u32 to, const void* from, u32 num_bytes, u32 barrier) {
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(num_bytes) : "memory");
+    expect_bytes(barrier, num_bytes);
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                  ::"r"(to), "l"(from), "r"(num_bytes), "r"(barrier) : "memory");
 }
@@ -115,17 +82,6 @@ DEVICE void load_rows(u32 (&a)[4], u32 address, u32 next) {
                  : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
                  : "r"(address + lane % 16 * CHUNK + lane / 16 * next) : "memory");
 }
-
-DEVICE void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-DEVICE void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int PENDING>
-DEVICE void wait_products() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory"); }
-
-template <int N>
-DEVICE void wgmma(float (&sums)[N / 2], const u32* a, u64 b);
-template <int N>
-DEVICE void wgmma(float (&sums)[N / 2], u64 a, u64 b);
-// -- PRODUCTS OF THE HOST --
 
 template <int COUNT>
 DEVICE void clear(float (&sums)[COUNT]) {

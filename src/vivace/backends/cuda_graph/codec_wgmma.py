@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vivace.backends.cuda_graph.tiles import num_multiprocessors
+from vivace.backends.cuda_graph.wgmma_source import complete_source
 from vivace.backends.megakernel import driver
 from vivace.backends.megakernel.nvrtc import compile_source
 from vivace.errors import BackendUnavailableError
@@ -186,28 +187,7 @@ def load_kernels(device: torch.device) -> WgmmaKernels | None:
 
 
 def kernel_source() -> str:
-    source = Path(__file__).with_suffix(".cu").read_text()
-    mark = "// -- PRODUCTS OF THE HOST --\n"
-    return source.replace(mark, "".join(map(_product_source, SHAPES)))
-
-
-def _product_source(columns: int) -> str:
-    """`wgmma` of 64 rows, `columns` columns and 16 channels; rows in registers or shared memory."""
-    count = columns // 2  # sums of a thread
-    sums = ", ".join(f"%{i}" for i in range(count))
-    outputs = ", ".join(f'"+f"(sums[{i}])' for i in range(count))
-    words = ", ".join(f"%{count + i}" for i in range(4))
-    operation = f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.f16.f16 {{{sums}}}"
-    return f"""
-template <> DEVICE void wgmma<{columns}>(float (&sums)[{count}], const u32* a, u64 b) {{
-    asm volatile("{operation}, {{{words}}}, %{count + 4}, 1, 1, 1, 0;" : {outputs}
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}}
-template <> DEVICE void wgmma<{columns}>(float (&sums)[{count}], u64 a, u64 b) {{
-    asm volatile("{operation}, %{count}, %{count + 1}, 1, 1, 1, 0, 0;" : {outputs}
-                 : "l"(a), "l"(b));
-}}
-"""
+    return complete_source(Path(__file__).with_suffix(".cu"), "f16", tuple(SHAPES))
 
 
 def _column_order(num_columns: int, device: torch.device) -> Tensor:

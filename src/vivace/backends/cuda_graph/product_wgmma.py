@@ -15,6 +15,7 @@ from torch import Tensor
 
 from vivace.backends.cuda_graph.compile import is_collecting
 from vivace.backends.cuda_graph.tiles import MANY, NUM_PARTS, WGMMA_ROWS, can_copy_tiles
+from vivace.backends.cuda_graph.wgmma_source import complete_source
 from vivace.backends.megakernel import driver
 from vivace.backends.megakernel.driver import TensorMap
 from vivace.backends.megakernel.nvrtc import compile_source
@@ -212,19 +213,8 @@ def load_products(device: torch.device) -> WgmmaProducts | None:
 
 
 def _kernel_source(kernel: str, columns: int) -> str:
-    """The source with one kernel and `wgmma` of 64 rows, `columns` columns and 16 numbers."""
-    count = columns // 2  # sums of a thread
-    sums = ", ".join(f"%{i}" for i in range(count))
-    outputs = ", ".join(f'"+f"(sums[{i}])' for i in range(count))
-    operation = f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.bf16.bf16 {{{sums}}}"
-    product = f"""
-template <> DEVICE void wgmma<{columns}>(float (&sums)[{count}], u64 a, u64 b) {{
-    asm volatile("{operation}, %{count}, %{count + 1}, 1, 1, 1, 0, 0;" : {outputs}
-                 : "l"(a), "l"(b));
-}}
-"""
-    source = Path(__file__).with_suffix(".cu").read_text()
-    source = source.replace("// -- PRODUCTS OF THE HOST --\n", product)
+    """The source with one kernel, whose products have `columns` columns."""
+    source = complete_source(Path(__file__).with_suffix(".cu"), "bf16", [columns])
     return source.replace("// -- KERNELS OF THE HOST --\n", kernel + "\n")
 
 

@@ -1,0 +1,54 @@
+// Parts that the kernels for Hopper GPUs share: barriers in shared memory, and products of warpgroups (wgmma).
+// wgmma_source.py puts this text before a kernel's source.
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef long long s64;
+typedef unsigned long long u64;
+
+#define DEVICE __device__ __forceinline__
+
+constexpr u32 MAX_POLLS = 1u << 24;
+
+// -- barriers -----------------------------------------------------------------------------------------
+
+DEVICE u32 shared_address(const void* pointer) { return (u32)__cvta_generic_to_shared(pointer); }
+
+DEVICE void init_barrier(u32 barrier, u32 count) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+DEVICE void expect_bytes(u32 barrier, u32 num_bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(num_bytes) : "memory");
+}
+DEVICE void arrive(u32 barrier) {
+    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// A barrier that never completes becomes an error of the launch instead of a hang.
+DEVICE void wait(u32 barrier, u32 parity) {
+    asm volatile(
+        "{ .reg .pred done, late; .reg .u32 polls;\n"
+        "mov.u32 polls, 0;\n"
+        "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@done bra ready;\n"
+        "add.u32 polls, polls, 1;\n"
+        "setp.eq.u32 late, polls, %2;\n"
+        "@!late bra again;\n"
+        "trap;\n"
+        "ready: }" ::"r"(barrier), "r"(parity), "n"(MAX_POLLS) : "memory");
+}
+
+// -- products -----------------------------------------------------------------------------------------
+
+DEVICE void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+DEVICE void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int PENDING>
+DEVICE void wait_products() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory"); }
+
+// 64 rows times N columns times 16 numbers; the rows are in registers or, like the columns, in shared memory.
+template <int N>
+DEVICE void wgmma(float (&sums)[N / 2], const u32* a, u64 b);
+template <int N>
+DEVICE void wgmma(float (&sums)[N / 2], u64 a, u64 b);
+// -- PRODUCTS OF THE HOST --
+

@@ -11,7 +11,6 @@ one thread it is the elapsed time of an idle machine.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from report import write_report
 from shapes import load_configs, random_module
 
 from vivace import TTS
@@ -63,20 +63,8 @@ def main() -> None:
                 row = {"shape": shape, "kernels": kernels, "threads": threads, **figures}
                 print(row, flush=True)
                 results.append(row)
-                write(arguments, results)
-
-
-def write(arguments: argparse.Namespace, results: list[dict[str, Any]]) -> None:
-    """After every row: a run that is cut short keeps its rows."""
-    if not arguments.json:
-        return
-    report = {
-        "benchmark": "codec_cpu",
-        "machine": machine(),
-        "note": arguments.note,
-        "results": results,
-    }
-    arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+                report = {"benchmark": "codec_cpu", "machine": machine(), "note": arguments.note}
+                write_report(arguments.json, report | {"results": results})
 
 
 def released() -> tuple[Codec, NDArray[np.int64]]:

@@ -20,6 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from report import write_report
+
 from vivace import TTS
 from vivace.checkpoint import Checkpoint
 from vivace.model.config import IntWeights
@@ -52,7 +54,6 @@ def main() -> None:
 
 
 def write(arguments: argparse.Namespace, shape: str, rows: list[dict[str, Any]]) -> None:
-    """After every row: a run that is cut short keeps its rows."""
     from vivace.cli.bench.machine import machine
 
     report = {
@@ -63,8 +64,7 @@ def write(arguments: argparse.Namespace, shape: str, rows: list[dict[str, Any]])
         "note": arguments.note,
         "results": rows,
     }
-    arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+    write_report(arguments.json, report)
 
 
 def find_source(arguments: argparse.Namespace) -> Path:

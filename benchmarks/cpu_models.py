@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from report import write_report
 from shapes import fill_randomly, load_configs, random_module
 from torch import Tensor, nn
 
@@ -57,22 +58,8 @@ def main() -> None:
         for row in found:
             rows.append(row)
             print(json.dumps(row), flush=True)
-            write(arguments, rows)
-
-
-def write(arguments: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
-    """After every row: a run that is cut short keeps its rows."""
-    if not arguments.json:
-        return
-    report = {
-        "benchmark": "cpu_models",
-        "shape": arguments.shape,
-        "machine": machine(),
-        "note": arguments.note,
-        "results": rows,
-    }
-    arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+            report = {"benchmark": "cpu_models", "shape": arguments.shape, "machine": machine()}
+            write_report(arguments.json, report | {"note": arguments.note, "results": rows})
 
 
 def parse_arguments() -> argparse.Namespace:

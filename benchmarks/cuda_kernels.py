@@ -24,7 +24,7 @@ Watch = Callable[[str, dict[str, Any], Callable[[], Any]], Any]  # name, argumen
 
 @contextmanager
 def watched_launches(watch: Watch) -> Iterator[None]:
-    """Pass every launch to `watch`, with the arguments' names of the Triton kernel it replaces."""
+    """Call `watch` for every launch, with arguments named as in the Triton kernel it replaces."""
     multiply, normalise = WgmmaProducts.multiply, WgmmaProducts.add_and_normalise
     attend_frame, attend_slots = CudaAttention.attend_frame, CudaAttention.attend_slots
 

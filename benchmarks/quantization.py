@@ -34,6 +34,7 @@ from quality import (
     summarise,
     verdicts,
 )
+from report import write_report
 from shapes import load_configs, random_module
 from torch import Tensor
 
@@ -74,8 +75,7 @@ def main() -> None:
 
 
 def write(arguments: argparse.Namespace, report: dict[str, Any]) -> None:
-    arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+    write_report(arguments.json, report)
     print(json.dumps(report), flush=True)
 
 

@@ -80,7 +80,7 @@ def checkpoint(arguments: argparse.Namespace) -> Iterator[str | None]:
 def measure_engine(
     arguments: argparse.Namespace, source: str | None, wait_for_server: Callable[[], str]
 ) -> tuple[dict[int, tuple[list[Run], list[Run]]], str]:
-    """The repeats and the steady run, if there is one, by number of streams; the server's URL."""
+    """Runs at one instant and steady runs for each number of streams, and the server's URL."""
     from vivace import TTS
 
     options = {"max_frames": arguments.frames, "seed": 7, "guard": False}

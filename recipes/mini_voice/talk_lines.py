@@ -1,4 +1,4 @@
-"""Lines of conversation that the other generators lack.
+"""Training lines of conversation, of kinds that `hard_lines` and `templates` do not make.
 
 Interjections, quoted speech, unstressed function words (above all at the start of a sentence),
 sequences of letters, names and handles. The caller must normalize them.

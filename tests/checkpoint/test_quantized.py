@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from tests.support.quantized import write_quantized
 from tests.support.tiny import TINY_NAMES
 from vivace import TTS
 from vivace.checkpoint import Checkpoint
@@ -20,7 +21,6 @@ from vivace.errors import CheckpointError, RequestError
 from vivace.model.config import IntWeights
 from vivace.model.quantized import dequantize
 from vivace.model.quantized_layers import quantized_layers
-from vivace.quantize import quantize_checkpoint
 
 CPU = torch.device("cpu")
 MODEL = "model.safetensors"
@@ -31,15 +31,10 @@ Tensors = dict[str, Tensor]
 Change = Callable[[Tensors], Any]
 
 
-def write(source: Path, target: Path, weights: IntWeights) -> Path:
-    quantize_checkpoint(Checkpoint.open(source), target, weights)
-    return target
-
-
 @pytest.fixture
 def folder(tiny_folder: Path, tmp_path: Path) -> Path:
     """A quantized checkpoint that a test may change."""
-    return write(tiny_folder / "custom_voice", tmp_path / "int4", "int4")
+    return write_quantized(tiny_folder / "custom_voice", tmp_path / "int4", "int4")
 
 
 def speak(folder: Path, **options: Any) -> np.ndarray[Any, Any]:
@@ -53,7 +48,7 @@ def test_quantized_folder_speaks_like_a_model_quantized_at_load(
     tiny_folder: Path, tmp_path: Path, weights: IntWeights
 ) -> None:
     source = tiny_folder / "custom_voice"
-    target = write(source, tmp_path / "made", weights)
+    target = write_quantized(source, tmp_path / "made", weights)
     stored = speak(target)
     assert np.array_equal(stored, speak(source, weights=weights))
     assert np.array_equal(stored, speak(target, weights=weights))
@@ -67,7 +62,7 @@ def test_values_are_those_of_the_source_within_the_rounding(
     tiny_folder: Path, tmp_path: Path, name: str, weights: IntWeights
 ) -> None:
     source = Checkpoint.open(tiny_folder / name)
-    target = Checkpoint.open(write(source.folder, tmp_path / "made", weights))
+    target = Checkpoint.open(write_quantized(source.folder, tmp_path / "made", weights))
     plain = source.load_model(CPU, torch.bfloat16).state_dict()
     restored = target.load_model(CPU, torch.bfloat16).state_dict()  # as for a GPU
     assert set(plain) == set(restored)
@@ -197,7 +192,7 @@ def test_integer_weights_need_float32(tiny_folder: Path) -> None:
 
 
 def test_weights_that_cannot_be_quantized_are_named(tiny_folder: Path, tmp_path: Path) -> None:
-    target = write(tiny_folder / "base", tmp_path / "made", "int8")
+    target = write_quantized(tiny_folder / "base", tmp_path / "made", "int8")
     plain = load_file(tiny_folder / "base" / MODEL)
     plain[f"{DOWN}.weight"] = torch.full_like(plain[f"{DOWN}.weight"], 1e7)
     save_file(plain, target / MODEL)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.support.cuda import CUDA, has_hopper
 from vivace.model.codec import Codec
 
 pytest.importorskip("triton")
@@ -28,21 +29,11 @@ from vivace.backends.cuda_graph.codec_wgmma import (
     load_kernels,
 )
 
-CUDA = torch.device("cuda")
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(
-        not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0),
-        reason="no Hopper GPU",
-    ),
+    pytest.mark.skipif(not has_hopper(), reason="no Hopper GPU"),
+    pytest.mark.usefixtures("seeded_inference"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def quietly() -> object:
-    torch.manual_seed(0)
-    with torch.inference_mode():
-        yield
 
 
 @pytest.fixture(scope="module")

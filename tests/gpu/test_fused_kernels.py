@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.support.cuda import CUDA, make_norm, random_rows
 from tests.support.official_calls import official_items
 from tests.support.slots import stored
 from tests.support.tiny import Tiny
@@ -20,7 +21,6 @@ from vivace.backends.cuda_graph.slot_table import Number, Scale
 from vivace.backends.frame_maker import FrameCodes
 from vivace.checkpoint import EMBEDDED, Checkpoint
 from vivace.model import ops
-from vivace.model.layers import RMSNorm
 from vivace.prompt import build_prompt
 from vivace.sampling import NoiseTable, Shape, draw, shape_scores, talker_scores
 from vivace.speech import SamplingParams
@@ -34,26 +34,8 @@ from vivace.backends.cuda_graph.products import Residual
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+    pytest.mark.usefixtures("seeded_inference"),
 ]
-
-CUDA = torch.device("cuda")
-
-
-@pytest.fixture(autouse=True)
-def quietly() -> object:
-    torch.manual_seed(0)
-    with torch.inference_mode():
-        yield
-
-
-def random_rows(*shape: int, scale: float = 1.0) -> Tensor:
-    return (torch.randn(*shape, device=CUDA) * scale).bfloat16()
-
-
-def make_norm(size: int) -> RMSNorm:
-    norm = RMSNorm(size, 1e-6).to(CUDA, torch.bfloat16)
-    norm.weight.data = random_rows(size)
-    return norm
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 pytest.importorskip("triton")
+from tests.support.cuda import CUDA, has_hopper, make_norm, random_rows
 from tests.support.teacher_forced import distance
 from vivace.backends.cuda_graph import launch, product_wgmma, products
 from vivace.backends.cuda_graph.frame import KvPositions
@@ -17,33 +18,12 @@ from vivace.backends.cuda_graph.launch import Heads, Scratch, SlotKeys
 from vivace.backends.cuda_graph.product_wgmma import GATED, SPLIT, WgmmaTiles, load_products
 from vivace.backends.cuda_graph.products import Residual
 from vivace.model import ops
-from vivace.model.layers import RMSNorm
 
-CUDA = torch.device("cuda")
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(
-        not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0),
-        reason="no Hopper GPU",
-    ),
+    pytest.mark.skipif(not has_hopper(), reason="no Hopper GPU"),
+    pytest.mark.usefixtures("seeded_inference"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def quietly() -> object:
-    torch.manual_seed(0)
-    with torch.inference_mode():
-        yield
-
-
-def random_rows(*shape: int, scale: float = 1.0) -> Tensor:
-    return (torch.randn(*shape, device=CUDA) * scale).bfloat16()
-
-
-def make_norm(size: int) -> RMSNorm:
-    norm = RMSNorm(size, 1e-6).to(CUDA, torch.bfloat16)
-    norm.weight.data = random_rows(size)
-    return norm
 
 
 def use_triton(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,16 +44,10 @@ from vivace.tts import TTS
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+    pytest.mark.usefixtures("seeded_inference"),
 ]
 
 CUDA = torch.device("cuda")
-
-
-@pytest.fixture(autouse=True)
-def quietly() -> Iterator[None]:
-    torch.manual_seed(0)
-    with torch.inference_mode():
-        yield
 
 
 def odd_config() -> dict[str, Any]:

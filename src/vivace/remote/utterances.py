@@ -35,7 +35,7 @@ CODE = np.dtype(np.int64)
 
 
 def dump_prompt(prompt: Prompt) -> tuple[dict[str, Any], list[Array]]:
-    """Everything but the labels, which the engine does not read."""
+    """The fields and arrays of a prompt, without its labels. The engine does not read labels."""
     values = _fields(prompt)
     del values["labels"]
     arrays = [values.pop("codes"), values.pop("speaker"), values.pop("reference")]

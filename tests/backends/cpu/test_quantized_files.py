@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from tests.support.cli_harness import run_python
+from tests.support.quantized import write_quantized
 from tests.support.tiny import TINY_NAMES
 from vivace import TTS, Voice
 from vivace.backends.cpu.backend import CpuBackend
@@ -22,7 +23,6 @@ from vivace.checkpoint import EMBEDDED, Checkpoint
 from vivace.errors import BackendUnavailableError, CheckpointError
 from vivace.hub import CODEC
 from vivace.model.config import IntWeights
-from vivace.quantize import quantize_checkpoint
 
 pytestmark = pytest.mark.skipif(find_refusal() is not None, reason="there is no C++ library")
 
@@ -53,15 +53,10 @@ print("torch" in sys.modules)
 """
 
 
-def write(source: Path, target: Path, weights: IntWeights) -> Path:
-    quantize_checkpoint(Checkpoint.open(source), target, weights)
-    return target
-
-
 @pytest.fixture
 def folder(tiny_folder: Path, tmp_path: Path) -> Path:
     """A quantized checkpoint that a test may change."""
-    return write(tiny_folder / "custom_voice", tmp_path / "int4", "int4")
+    return write_quantized(tiny_folder / "custom_voice", tmp_path / "int4", "int4")
 
 
 def speak(folder: Path) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], bool]:
@@ -86,7 +81,7 @@ def test_speech_equals_speech_of_the_pytorch_model(
     name: str,
     weights: IntWeights,
 ) -> None:
-    folder = write(tiny_folder / name, tmp_path / "made", weights)
+    folder = write_quantized(tiny_folder / name, tmp_path / "made", weights)
     codes, samples, is_loaded = speak(folder)
     assert not is_loaded
     monkeypatch.setattr("vivace.engine.loaded.load_without_torch", lambda *arguments: None)
@@ -97,7 +92,7 @@ def test_speech_equals_speech_of_the_pytorch_model(
 
 
 def test_quantized_voice_speaks_and_finds_its_head_without_pytorch(tmp_path: Path) -> None:
-    folder = write(EMBEDDED, tmp_path / "voice", "int4")
+    folder = write_quantized(EMBEDDED, tmp_path / "voice", "int4")
     config = json.loads((folder / "config.json").read_text())
     assert config.pop("timing_config")
     (folder / "config.json").write_text(json.dumps(config))
@@ -181,7 +176,7 @@ def test_unexpected_tensor_is_reported_by_the_reader_of_pytorch(
 def test_file_of_another_format_than_the_config_is_not_read(
     tiny_folder: Path, tmp_path: Path, stored: IntWeights
 ) -> None:
-    folder = write(tiny_folder / "custom_voice", tmp_path / "made", stored)
+    folder = write_quantized(tiny_folder / "custom_voice", tmp_path / "made", stored)
     [other] = set(ALL_WEIGHTS) - {stored}
     config = json.loads((folder / "config.json").read_text())
     config["quantization_config"]["weights"] = other

@@ -72,7 +72,7 @@ def test_codes_equal_the_reference_product(part: Tiny, model: Qwen3TTS) -> None:
 
 
 def share_of_equal_codes(found: list[NDArray[np.int64]], wanted: list[NDArray[np.int64]]) -> float:
-    """Of frames that both have."""
+    """Share of equal codes. Frames after the end of the shorter speech do not count."""
     equal = [
         [np.array_equal(a, b) for a, b in zip(ours, theirs, strict=False)]
         for ours, theirs in zip(found, wanted, strict=True)

@@ -144,8 +144,9 @@ def test_killed_run_resumes_from_its_last_state(request_: FinetuneRequest, tmp_p
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["best_epoch"] >= 1
     found = weights(output)
+    # Another process may round differently; a lost optimizer state or step changes weights by 1e-3.
     for name, tensor in expected.items():
-        torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-6)
+        torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-4)
 
 
 def test_resume_with_other_data_or_options_is_refused(request_: FinetuneRequest) -> None:

@@ -10,7 +10,6 @@ an installation: an empty cache folder, so the C++ kernels are compiled. `eager`
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import resource
 import statistics
@@ -20,6 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from report import write_report
 
 TEXT = "Hi."
 
@@ -38,8 +39,7 @@ def main() -> None:
             results.append({"run": backend, **summarise(runs)})
     for result in results:
         print(f"{result['run']}: {result['cpu_s']:.2f} CPU s, {result['wall_s']:.2f} s", flush=True)
-    if arguments.json:
-        write_report(arguments.json, results, arguments.note)
+    write_report(arguments.json, describe(results, arguments.note))
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -74,12 +74,11 @@ def summarise(runs: list[dict[str, float]]) -> dict[str, float]:
     return {**figures, "cpu_s_best": round(min(run["cpu_s"] for run in runs), 3)}
 
 
-def write_report(path: Path, results: list[dict[str, Any]], note: str) -> None:
+def describe(results: list[dict[str, Any]], note: str) -> dict[str, Any]:
     from vivace.cli.bench.machine import machine
 
     report = {"benchmark": "command", "text": TEXT, "machine": machine(), "note": note}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(report | {"results": results}, indent=1) + "\n")
+    return report | {"results": results}
 
 
 if __name__ == "__main__":

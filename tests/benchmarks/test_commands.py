@@ -155,24 +155,38 @@ def test_cpu_calls_measures_memory_and_whole_calls(
         assert memory["peak"] >= memory["resident"] > memory["anonymous"] > 0
 
 
-def test_gpu_script_runs_one_stage(tmp_path: Path) -> None:
+def test_gpu_script_runs_one_stage() -> None:
     command = ["bash", str(FOLDER / "gpu.sh")]
     environment = {**os.environ, "OUT": str(FOLDER / "results")}
     done = subprocess.run([*command, "targets"], env=environment, capture_output=True, text=True)
     assert done.returncode == 0
     assert "held" in done.stdout
-    environment["OUT"] = str(tmp_path)
-    done = subprocess.run([*command, "unknown"], env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("script", ["cpu.sh", "gpu.sh"])
+def test_script_refuses_an_unknown_stage(script: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "OUT": str(tmp_path), "WORK": str(tmp_path)}
+    command = ["bash", str(FOLDER / script), "unknown"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 2
+    assert "unknown stage unknown" in done.stderr
 
 
-def test_gpu_script_names_existing_files() -> None:
-    text = (FOLDER / "gpu.sh").read_text(encoding="utf-8")
-    paths = re.findall(r"\b(?:tests|benchmarks)/[\w/]+\.(?:py|sh)\b", text)
-    assert len(paths) > 10
+@pytest.mark.parametrize("script", ["cpu.sh", "gpu.sh"])
+def test_script_names_existing_files(script: str) -> None:
+    paths = set(files_of(script))
+    assert len(paths) > 4
     assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_gpu_script_runs_every_gpu_test() -> None:
     gpu_tests = {str(path.relative_to(ROOT)) for path in (ROOT / "tests/gpu").glob("test_*.py")}
-    assert gpu_tests <= set(paths), "the stage tests leaves out a file"
+    assert gpu_tests <= set(files_of("gpu.sh"))
+
+
+def files_of(script: str) -> list[str]:
+    text = (FOLDER / script).read_text(encoding="utf-8")
+    return re.findall(r"\b(?:tests|benchmarks)/[\w/]+\.(?:py|sh)\b", text)
 
 
 # -- speed --------------------------------------------------------------------------------------

@@ -31,7 +31,8 @@ from vivace.backends.cpu.codec import pack_decoder
 from vivace.backends.eager import EagerBackend
 from vivace.cli.bench.machine import machine
 from vivace.model.codec import Codec
-from vivace.model.config import ModelConfig, parse_model_config
+from vivace.model.config import ModelConfig
+from vivace.model.config_file import parse_model_config
 from vivace.model.layers import Block, Linear
 from vivace.model.quantized import QuantizedLinear
 from vivace.model.talker import Qwen3TTS

@@ -36,7 +36,7 @@ from vivace.backends.frame_maker import FrameCodes
 from vivace.backends.megakernel.backend import MegakernelBackend
 from vivace.cli.bench.machine import machine
 from vivace.model.codec import Codec
-from vivace.model.config import parse_model_config
+from vivace.model.config_file import parse_model_config
 from vivace.model.talker import Qwen3TTS
 from vivace.prompt import Prompt, build_prompt
 from vivace.speech import SamplingParams

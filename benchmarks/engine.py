@@ -30,7 +30,8 @@ from vivace.engine.engine import Engine
 from vivace.engine.loaded import LoadedCheckpoint, Parts
 from vivace.engine.scheduler import EngineLimits
 from vivace.model.codec import Codec
-from vivace.model.config import check_weights, parse_model_config
+from vivace.model.config import check_weights
+from vivace.model.config_file import parse_model_config
 from vivace.model.fp8 import round_weights
 from vivace.model.talker import Qwen3TTS
 from vivace.tts import TTS

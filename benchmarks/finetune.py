@@ -42,7 +42,8 @@ from vivace.finetune.setup import FinetuneRequest
 from vivace.finetune.state import Judgement
 from vivace.finetune.trainable import make_trainable
 from vivace.finetune.trainer import Trainer
-from vivace.model.config import ModelConfig, TalkerConfig, parse_model_config
+from vivace.model.config import ModelConfig, TalkerConfig
+from vivace.model.config_file import parse_model_config
 from vivace.model.layers import Attention, GatedMlp
 from vivace.model.talker import Qwen3TTS
 

@@ -24,7 +24,8 @@ from shapes import load_configs, random_module
 from vivace.backends.eager import EagerBackend
 from vivace.cli.bench.machine import machine
 from vivace.model.codec import Codec
-from vivace.model.config import CodecConfig, parse_model_config
+from vivace.model.config import CodecConfig
+from vivace.model.config_file import parse_model_config
 from vivace.model.talker import Qwen3TTS
 from vivace.prompt import Prompt, build_prompt
 from vivace.speech import SamplingParams

@@ -45,7 +45,7 @@ from vivace.backends.megakernel.layers import MegakernelLayers
 from vivace.cli.bench.machine import machine
 from vivace.model.cache import KeyValueCache
 from vivace.model.codec import Codec
-from vivace.model.config import parse_model_config
+from vivace.model.config_file import parse_model_config
 from vivace.model.talker import Qwen3TTS
 
 NUM_POSITIONS = 200  # keys in every slot

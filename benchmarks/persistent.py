@@ -27,7 +27,7 @@ from vivace.backends.cuda_graph.slot_table import Number, Scale, SlotTable
 from vivace.backends.megakernel.backend import MegakernelBackend
 from vivace.cli.bench.machine import machine
 from vivace.model.codec import Codec
-from vivace.model.config import parse_model_config
+from vivace.model.config_file import parse_model_config
 from vivace.model.fp8 import round_weights
 from vivace.model.talker import Qwen3TTS
 from vivace.prompt import build_prompt

@@ -42,7 +42,7 @@ from vivace import TTS
 from vivace.backends.eager import EagerBackend
 from vivace.cli.bench.machine import machine
 from vivace.model.cache import attend_causally
-from vivace.model.config import parse_model_config
+from vivace.model.config_file import parse_model_config
 from vivace.model.layers import fuse
 from vivace.model.quantized import GROUP, QuantizedLinear, dequantize, round_activations
 from vivace.model.quantized_layers import build_quantized, quantize_tensors, quantized_layers

@@ -36,7 +36,7 @@ from vivace.backends.megakernel.kernel import architecture_of
 from vivace.backends.megakernel.nvrtc import compile_source
 from vivace.checkpoint import Checkpoint
 from vivace.model.codec import Codec
-from vivace.model.config import parse_model_config
+from vivace.model.config_file import parse_model_config
 from vivace.model.talker import Qwen3TTS
 from vivace.prompt import Prompt, build_prompt
 from vivace.speech import SamplingParams

@@ -15,7 +15,8 @@ from torch import nn
 
 from vivace.checkpoint import EMBEDDED
 from vivace.model.codec import Codec
-from vivace.model.config import CodecConfig, parse_codec_config, parse_model_config
+from vivace.model.config import CodecConfig
+from vivace.model.config_file import parse_codec_config, parse_model_config
 from vivace.model.layers import fuse
 from vivace.model.talker import Qwen3TTS
 

@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from vivace.model.codec import Codec
-from vivace.model.config import parse_codec_config, parse_model_config
+from vivace.model.config_file import parse_codec_config, parse_model_config
 from vivace.model.talker import Qwen3TTS
 
 Config = dict[str, Any]

@@ -19,7 +19,8 @@ from tests.support.tiny import block_of
 from vivace import TTS, SamplingParams
 from vivace.checkpoint import EMBEDDED, RELEASED, Checkpoint, find_folder, read_sampling
 from vivace.errors import CheckpointError, UnsupportedRequestError
-from vivace.model.config import ReadingConfig, parse_model_config
+from vivace.model.config import ReadingConfig
+from vivace.model.config_file import parse_model_config
 
 CPU = torch.device("cpu")
 MODEL = "model.safetensors"

@@ -30,7 +30,7 @@ from recipes.mini_voice.settings import (
 )
 from vivace.model.codec import Codec
 from vivace.model.codec_decoder import CodecDecoder
-from vivace.model.config import parse_codec_config, parse_model_config
+from vivace.model.config_file import parse_codec_config, parse_model_config
 from vivace.model.speaker_encoder import SpeakerEncoder
 from vivace.text.tokenizer import TextTokenizer
 

@@ -9,7 +9,7 @@ from reference.markdown import code, page, sentence, table
 from vivace.serve.app import create_app
 from vivace.serve.context import ServeContext
 from vivace.serve.docs import SOCKETS
-from vivace.serve.settings import resolve_settings
+from vivace.serve.setting_sources import resolve_settings
 
 INTRODUCTION = """\
 A running server has the same description at `/docs` and, for programs, at `/openapi.json`. Unknown

@@ -12,13 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from reference.markdown import code, linked, page, sentence, table
 from vivace.serve.context import ServeContext
 from vivace.serve.server import Server
-from vivace.serve.settings import (
-    GROUPS,
-    ServeSettings,
-    public_name,
-    resolve_settings,
-    setting_names,
-)
+from vivace.serve.setting_sources import resolve_settings
+from vivace.serve.settings import GROUPS, ServeSettings, public_name, setting_names
 
 SETTINGS = """\
 `vivace serve` and `vivace wyoming` read each setting from the first source that has it:

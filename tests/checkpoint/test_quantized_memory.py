@@ -20,7 +20,8 @@ from vivace.checkpoint import Checkpoint, tensors
 from vivace.checkpoint_files import _clean_mappings, release_pages
 from vivace.hub import CODEC
 from vivace.model.codec import Codec
-from vivace.model.config import IntWeights, parse_codec_config, parse_model_config
+from vivace.model.config import IntWeights
+from vivace.model.config_file import parse_codec_config, parse_model_config
 from vivace.model.quantized_layers import build_quantized
 from vivace.quantize import quantize_checkpoint, write_tensors
 

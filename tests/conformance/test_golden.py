@@ -23,7 +23,7 @@ from vivace.conformance.golden import (
     save_golden,
 )
 from vivace.errors import RequestError
-from vivace.model.config import parse_codec_config, parse_model_config
+from vivace.model.config_file import parse_codec_config, parse_model_config
 from vivace.text.tokenizer import TextTokenizer
 
 RELEASED = SHIPPED[0]

@@ -15,7 +15,7 @@ import pytest
 from tests.support.project import ROOT
 from tests.support.serving import running
 from vivace.cli.parser import build_parser
-from vivace.serve.settings import resolve_settings
+from vivace.serve.setting_sources import resolve_settings
 
 yaml = pytest.importorskip("yaml", reason="no PyYAML")
 

@@ -16,7 +16,7 @@ from tests.support.project import ROOT
 from tests.support.serving import Running
 from vivace.cli.main import main
 from vivace.cli.parser import build_parser
-from vivace.serve.settings import by_field_name, resolve_settings
+from vivace.serve.setting_sources import by_field_name, resolve_settings
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -32,7 +32,7 @@ from vivace.checkpoint import EMBEDDED, Checkpoint
 from vivace.model.cache import KeyValueCache
 from vivace.model.code_predictor import CodePredictor
 from vivace.model.codec import Codec
-from vivace.model.config import parse_model_config
+from vivace.model.config_file import parse_model_config
 from vivace.model.fp8 import round_weights
 from vivace.model.layers import fuse
 from vivace.model.talker import Qwen3TTS

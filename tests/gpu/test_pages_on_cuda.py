@@ -21,7 +21,7 @@ from vivace.backends.cuda_graph.pages import PAGE
 from vivace.engine.guard import frame_budget
 from vivace.errors import BackendFullError
 from vivace.model.codec import Codec
-from vivace.model.config import parse_model_config
+from vivace.model.config_file import parse_model_config
 from vivace.model.talker import Qwen3TTS
 from vivace.prompt import build_prompt
 from vivace.speech import SamplingParams

@@ -14,7 +14,8 @@ from vivace.backends.base import Frames
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.checkpoint import EMBEDDED, Checkpoint
 from vivace.model.codec import Codec
-from vivace.model.config import Head, parse_model_config
+from vivace.model.config import Head
+from vivace.model.config_file import parse_model_config
 from vivace.model.talker import Qwen3TTS
 from vivace.prompt import Prompt, build_prompt
 from vivace.speech import SamplingParams

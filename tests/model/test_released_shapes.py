@@ -10,7 +10,7 @@ from torch import nn
 
 from tests.support.project import ROOT, load_script
 from vivace.model.codec import Codec
-from vivace.model.config import parse_codec_config, parse_model_config
+from vivace.model.config_file import parse_codec_config, parse_model_config
 from vivace.model.talker import Qwen3TTS
 
 released = load_script(ROOT / "benchmarks" / "released.py")

@@ -12,7 +12,8 @@ from tests.support.serving import running
 from vivace.adapter import Adapter, AdapterInfo, free_speaker_ids
 from vivace.checkpoint import EMBEDDED, Checkpoint
 from vivace.errors import RequestError
-from vivace.serve.settings import ServeSettings, resolve_settings
+from vivace.serve.setting_sources import resolve_settings
+from vivace.serve.settings import ServeSettings
 
 Q_PROJ = "talker.model.layers.0.self_attn.q_proj.weight"
 

@@ -17,7 +17,8 @@ from tests.support.websocket_client import talking
 from vivace.backends.base import Slot
 from vivace.errors import LexiconError
 from vivace.prompt import Prompt
-from vivace.serve.settings import ServeSettings, resolve_settings
+from vivace.serve.setting_sources import resolve_settings
+from vivace.serve.settings import ServeSettings
 from vivace.speech import SamplingParams
 
 LIMIT_S = 60.0

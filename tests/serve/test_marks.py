@@ -17,7 +17,8 @@ from tests.support.websocket_client import talking
 from tests.support.wyoming_client import talking as wyoming_talking
 from vivace.errors import RequestError
 from vivace.mark.c2pa import read_manifest
-from vivace.serve.settings import ServeSettings, resolve_settings
+from vivace.serve.setting_sources import resolve_settings
+from vivace.serve.settings import ServeSettings
 
 ENCODE = "/v1/audio/encode"
 HEADER = "x-vivace-provenance"

@@ -13,14 +13,8 @@ from vivace.cli.parser import build_parser
 from vivace.errors import RequestError
 from vivace.serve.metrics import Metrics
 from vivace.serve.model_registry import ModelRegistry
-from vivace.serve.settings import (
-    ModelSpec,
-    ServeSettings,
-    public_name,
-    resolve_settings,
-    setting_names,
-    unknown_variables,
-)
+from vivace.serve.setting_sources import resolve_settings, unknown_variables
+from vivace.serve.settings import ModelSpec, ServeSettings, public_name, setting_names
 
 
 def test_flags_override_variables_and_variables_override_the_file(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ import pytest
 import soundfile
 
 from tests.support.serving import Running, running
-from vivace.serve.settings import ModelSpec, ServeSettings, resolve_settings
+from vivace.serve.setting_sources import resolve_settings
+from vivace.serve.settings import ModelSpec, ServeSettings
 
 STORE = "memory://served-voices"
 

@@ -19,14 +19,8 @@ from typing import TYPE_CHECKING
 from vivace.checkpoint_files import SPEAKER_ENCODER, read_json, release_pages
 from vivace.errors import CheckpointError, RequestError
 from vivace.hub import CODEC, EMBEDDED, RELEASED, codec_folder, find_folder, shard_paths
-from vivace.model.config import (
-    CodecConfig,
-    ModelConfig,
-    TalkerConfig,
-    Weights,
-    load_codec_config,
-    load_model_config,
-)
+from vivace.model.config import CodecConfig, ModelConfig, TalkerConfig, Weights
+from vivace.model.config_file import load_codec_config, load_model_config
 from vivace.model.dimensions import check_codec, check_model
 from vivace.speech import SamplingParams
 from vivace.text.tokenizer import TextTokenizer

@@ -20,13 +20,8 @@ from vivace.cli.streams import printable
 from vivace.errors import EngineLostError, RequestError, TTSError, install_command
 from vivace.serve.logs import log_to_stderr, show_events
 from vivace.serve.processes.worker_count import count_workers
-from vivace.serve.settings import (
-    ServeSettings,
-    public_name,
-    resolve_settings,
-    setting_names,
-    unknown_variables,
-)
+from vivace.serve.setting_sources import resolve_settings, unknown_variables
+from vivace.serve.settings import ServeSettings, public_name, setting_names
 
 if TYPE_CHECKING:
     from vivace.serve.context import ServeContext

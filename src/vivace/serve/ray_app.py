@@ -16,7 +16,7 @@ from ray.serve.config import AutoscalingConfig, BackpressureConfig
 
 from vivace.serve.context import ServeContext
 from vivace.serve.replica import DEFAULTS, DeploymentScale, Replica, read_arguments
-from vivace.serve.settings import resolve_settings
+from vivace.serve.setting_sources import resolve_settings
 
 RETRY_S = 1.0
 

@@ -19,7 +19,8 @@ from fastapi import FastAPI
 from vivace.errors import EngineError, RequestError, TTSError
 from vivace.serve.app import create_app
 from vivace.serve.context import ServeContext
-from vivace.serve.settings import ServeSettings, by_field_name, resolve_settings
+from vivace.serve.setting_sources import by_field_name, resolve_settings
+from vivace.serve.settings import ServeSettings
 
 log = logging.getLogger(__name__)
 

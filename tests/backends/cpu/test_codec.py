@@ -24,7 +24,7 @@ from vivace.backends.cpu import build
 from vivace.backends.cpu.codec import KERNELS, NativeCodecDecoder, pack_decoder
 from vivace.errors import BackendError, BackendUnavailableError
 from vivace.model.codec import Codec
-from vivace.model.config import parse_codec_config
+from vivace.model.config_file import parse_codec_config
 from vivace.model.conv import CausalState
 
 sys.path.insert(0, str(ROOT / "benchmarks"))

@@ -30,7 +30,8 @@ from tests.support.wyoming_client import (
 )
 from vivace.cli.main import main
 from vivace.errors import RequestError
-from vivace.serve.settings import ServeSettings, resolve_settings
+from vivace.serve.setting_sources import resolve_settings
+from vivace.serve.settings import ServeSettings
 
 NUM_FRAMES = 6
 PCM = (np.clip(tone(NUM_FRAMES), -1, 1) * 32767).round().astype("<i2").tobytes()

@@ -83,7 +83,7 @@ class _CodecBuilder:
         graph, size = self.graph, sum(self._sizes)
         graph.output("new_state", graph.concat(self._new, 0), "float32", [size])
         state = graph.input("state", "float32", [size])
-        graph.prepend_split(state, self._sizes, self._old)
+        graph.prepend_slices(state, self._sizes, self._old)
 
     # -- layers ------------------------------------------------------------------------------
 

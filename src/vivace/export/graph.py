@@ -143,10 +143,17 @@ class Graph:
         onnx.checker.check_model(model)
         return model
 
-    def prepend_split(self, value: str, sizes: Sequence[int], names: Sequence[str]) -> None:
-        """Split a value into named parts before all other nodes."""
-        inputs = [value, self.constant(list(sizes))]
-        self._nodes.insert(0, helper.make_node("Split", inputs, list(names), axis=0))
+    def prepend_slices(self, value: str, sizes: Sequence[int], names: Sequence[str]) -> None:
+        """Cut a vector into named parts before all other nodes.
+
+        A `Split` of so many parts needs more buffers than a WebGPU shader may have.
+        """
+        nodes, start, axis = [], 0, self.constant([0])
+        for size, name in zip(sizes, names, strict=True):
+            bounds = self.constant([start]), self.constant([start + size])
+            nodes.append(helper.make_node("Slice", [value, *bounds, axis], [name]))
+            start += size
+        self._nodes[:0] = nodes
 
     def _store(self, array: Array) -> str:
         name = self._new_name("tensor")

@@ -6,12 +6,16 @@
 Serves the folder on this machine, speaks every line once after a first one, and counts the frames
 and samples. `x_real_time` is seconds of audio per second from the click to the last sample made.
 The browser is headless and plays to a silent device in real time; making runs ahead of playing.
+`--isolated` measures again with the headers that allow threads. `--codec-threads` sets the number
+of the codec's threads, which otherwise depends on the number of cores. `load` is the load average
+of the machine before the measurement.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import statistics
 import threading
@@ -30,6 +34,7 @@ LINES = (
     "On the thousandth evening, one of the waves counted back.",
 )
 LIMIT_MS = 120_000
+CORES = "Object.defineProperty(navigator, 'hardwareConcurrency', { value: %d })"
 ISOLATED = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Embedder-Policy": "require-corp",
@@ -73,27 +78,30 @@ def serve(folder: Path, *, is_isolated: bool) -> ThreadingHTTPServer:
     return server
 
 
-def measure(url: str, lines: list[str]) -> dict[str, Any]:
+def measure(url: str, lines: list[str], num_threads: int | None) -> dict[str, Any]:
     from playwright.sync_api import sync_playwright
 
     names = ("chromium", "chromium-browser", "google-chrome")
+    load = round(os.getloadavg()[0], 1)
     with sync_playwright() as driven:
         browser = driven.chromium.launch(
             executable_path=next(filter(None, map(shutil.which, names)), None),
             args=["--no-sandbox"],
         )
-        page = browser.new_page()
+        page = browser.new_page(service_workers="block")  # it would add the headers
         page.set_default_timeout(LIMIT_MS)
+        if num_threads:
+            page.add_init_script(CORES % (num_threads + 1))
         page.goto(url)
-        page.wait_for_function("!document.getElementById('speak').disabled")
+        page.wait_for_selector("#speak:enabled")
         first = page.evaluate(OPEN)
         spoken = [page.evaluate(SPEAK, [line, seed]) for seed, line in enumerate(lines)]
         page.reload()
-        page.wait_for_function("!document.getElementById('speak').disabled")
+        page.wait_for_selector("#speak:enabled")
         again = page.evaluate(OPEN)
         version = browser.version
         browser.close()
-    return summarize(first, again, spoken) | {"chromium": version}
+    return summarize(first, again, spoken) | {"load": load, "chromium": version}
 
 
 def summarize(
@@ -124,6 +132,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("folder", type=Path, help="written by scripts/make_try_page.py")
     parser.add_argument("--lines", type=int, default=len(LINES), help="2 or more")
     parser.add_argument("--isolated", action="store_true", help="measure again with COOP and COEP")
+    parser.add_argument("--codec-threads", type=int, help="threads of the codec with COOP and COEP")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     listed = json.loads((options.folder / "assets" / "list.json").read_text(encoding="utf-8"))
@@ -132,7 +141,8 @@ def main(arguments: list[str] | None = None) -> None:
     for is_isolated in (False, True)[: 1 + options.isolated]:
         server = serve(options.folder, is_isolated=is_isolated)
         url = f"http://127.0.0.1:{server.server_address[1]}/"
-        results.append(measure(url, list(LINES[: options.lines])))
+        threads = options.codec_threads if is_isolated else None
+        results.append(measure(url, list(LINES[: options.lines]), threads))
         server.shutdown()
     report = {
         "benchmark": "browser",

@@ -41,8 +41,18 @@ RUNTIME = "onnxruntime-web@1.30.0"
 RUNTIME_SHA512 = (
     "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ=="
 )
-RUNTIME_SCRIPT = "package/dist/ort.wasm.bundle.min.mjs"
-RUNTIME_WASM = "package/dist/ort-wasm-simd-threaded.wasm"
+# Builds of the runtime, by the name that the page uses: script and WebAssembly. "jspi" has WebGPU
+# too. It needs JSPI, a feature of WebAssembly, and replaces "wasm" where the page finds a GPU.
+RUNTIME_FILES = {
+    "wasm": (
+        "package/dist/ort.wasm.bundle.min.mjs",
+        "package/dist/ort-wasm-simd-threaded.wasm",
+    ),
+    "jspi": (
+        "package/dist/ort.jspi.bundle.min.mjs",
+        "package/dist/ort-wasm-simd-threaded.jspi.wasm",
+    ),
+}
 MAX_DOWNLOAD_BYTES = 25_000_000
 
 
@@ -66,6 +76,21 @@ class Asset:
         return {"bytes": len(self.body), "sha256": hashlib.sha256(self.body).hexdigest()}
 
 
+@dataclass(frozen=True, slots=True)
+class Download:
+    """Everything that the page may download when it first speaks."""
+
+    files: list[Asset]
+    webgpu_files: list[Asset]  # instead of the first of `files`, where there is a GPU
+
+    @property
+    def num_bytes(self) -> int:
+        """The larger one of both downloads."""
+        plain, *others = self.files
+        runtime = max(len(plain.body), sum(len(asset.body) for asset in self.webgpu_files))
+        return runtime + sum(len(asset.body) for asset in others)
+
+
 def assemble(out: Path, voice: Path, runtime: Path, *, max_bytes: int = MAX_DOWNLOAD_BYTES) -> int:
     """Write the page to `out`; return the bytes of its first download."""
     shutil.rmtree(out, ignore_errors=True)
@@ -74,27 +99,41 @@ def assemble(out: Path, voice: Path, runtime: Path, *, max_bytes: int = MAX_DOWN
     for name in SHARED:
         shutil.copy2(PAGE / name, out / "page" / name)
     with tarfile.open(runtime) as package:
-        (out / "ort").mkdir()
-        script = _member(package, RUNTIME_SCRIPT)
-        (out / "ort" / Path(RUNTIME_SCRIPT).name).write_bytes(_without_map(script))
-        wasm = _member(package, RUNTIME_WASM)
-    assets = [Asset.packed("ort.wasm", wasm), *_voice_assets(voice)]
+        plain, webgpu = (_copy_runtime(package, build, out / "ort") for build in RUNTIME_FILES)
+    assets = [plain, *_voice_assets(voice)]
     assets += [Asset.packed(path.name, path.read_bytes()) for path in TABLES]
-    num_bytes = sum(len(asset.body) for asset in assets)
-    if num_bytes > max_bytes:
+    download = Download(assets, [webgpu])
+    if download.num_bytes > max_bytes:
         raise BuildError(
-            f"the first download is {num_bytes / 1e6:.1f} MB and the limit is "
+            f"the first download is {download.num_bytes / 1e6:.1f} MB and the limit is "
             f"{max_bytes / 1e6:.0f} MB; export the voice with --weights int8"
         )
-    _write_assets(out / "assets", assets, _voices(voice))
-    return num_bytes
+    _write_assets(out, download, _voices(voice))
+    return download.num_bytes
 
 
-def _write_assets(folder: Path, assets: list[Asset], voices: list[str]) -> None:
+def _copy_runtime(package: tarfile.TarFile, build: str, folder: Path) -> Asset:
+    """Copy the script of a build of the runtime; return its WebAssembly."""
+    script, wasm = RUNTIME_FILES[build]
+    folder.mkdir(exist_ok=True)
+    (folder / f"ort.{build}.bundle.min.mjs").write_bytes(_without_map(_member(package, script)))
+    return Asset.packed(
+        "ort.wasm" if build == "wasm" else f"ort.{build}.wasm", _member(package, wasm)
+    )
+
+
+def _write_assets(out: Path, download: Download, voices: list[str]) -> None:
+    page = [path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()]
+    folder = out / "assets"
     folder.mkdir()
-    for asset in assets:
+    for asset in (*download.files, *download.webgpu_files):
         (folder / asset.name).write_bytes(asset.body)
-    listed = {"voices": voices, "files": {asset.name: asset.describe() for asset in assets}}
+    listed = {
+        "voices": voices,
+        "page": sorted([*page, "assets/list.json"]),
+        "files": {asset.name: asset.describe() for asset in download.files},
+        "webgpu_files": {asset.name: asset.describe() for asset in download.webgpu_files},
+    }
     (folder / "list.json").write_text(json.dumps(listed, indent=1) + "\n", encoding="utf-8")
 
 

@@ -2,11 +2,12 @@
 import { Player, Track } from "./page/audio.js";
 import { $, clearErrors, make, put, say, showError } from "./page/dom.js";
 import { Stage } from "./page/stage.js";
-import { connectText, showCount } from "./page/text.js";
+import { connectText, isSample, showCount } from "./page/text.js";
+import { isolatePage, keepPage } from "./isolation.js";
 import { Speaker, whyUnable } from "./speaker.js";
 
-const MAX_CHARS = 5000, MAX_SEED = 2 ** 48;
-const player = new Player(), speaker = new Speaker(new URL("assets/", document.baseURI));
+const MAX_CHARS = 5000, MAX_SEED = 2 ** 48, BLOCKED_MS = 2000;
+const player = new Player(), speaker = new Speaker(new URL("assets/", document.baseURI), () => put("device", speaker.device));
 let isMaking = false, current = 0; // `current`: the number of the last request
 const stage = new Stage(player, () => isMaking || player.isPlaying);
 const titled = (name) => name[0].toUpperCase() + name.slice(1);
@@ -37,8 +38,8 @@ async function prepare() {
 	} finally {
 		$("progress").hidden = true;
 	}
-	const threads = speaker.numThreads > 1 ? `, ${1 + speaker.numThreads} threads` : "";
-	put("device", `this browser (WebAssembly${threads})`);
+	put("device", speaker.device);
+	keepPage(["./", ...speaker.list.page]);
 }
 
 async function speak() {
@@ -76,12 +77,20 @@ async function speakText(number, text, seed) {
 			item.codes.push(...codes);
 			item.numFrames += codes.length / speaker.manifest.num_codebooks;
 		}
-		if (!item.track.length) stage.play(item);
+		if (!item.track.length) {
+			stage.play(item);
+			setTimeout(() => { if (isBlocked()) say("The browser blocks sound. Click the page to hear the speech."); }, BLOCKED_MS);
+		}
 		stage.grow(item, samples);
 	} });
 	if (!await ended || number !== current) return;
 	stage.end(item);
 }
+
+// A browser may keep sound off until a click or a key, and a phone turns it off during a call.
+function isBlocked() { return player.isPlaying && !player.isPaused && player.context?.state !== "running"; }
+
+function unblock() { if (isBlocked()) player.context?.resume(); }
 
 function stop() {
 	if (!isMaking && !player.isPlaying) return;
@@ -108,13 +117,18 @@ function showVoices(names) {
 async function start() {
 	const unable = whyUnable();
 	if (unable) throw new Error(unable);
-	const response = await fetch("assets/list.json", { cache: "no-cache" }).catch(() => null);
-	if (!response?.ok) throw new Error("This copy of the page has no voice. Build it with scripts/make_try_page.py.");
-	const { voices, files } = await response.json();
-	showVoices(voices);
-	const megabytes = Object.values(files).reduce((sum, { bytes }) => sum + bytes, 0) / 1e6;
-	say(`Ready. The first speech downloads ${megabytes.toFixed(0)} MB, once.`);
+	await isolatePage(isSample);
+	if (!await speaker.prepare()) return showNoVoice();
+	showVoices(speaker.list.voices);
+	const megabytes = Math.ceil(await speaker.downloadBytes / 1e6);
+	say(megabytes ? `Ready. The first speech downloads ${megabytes} MB, once.` : "Ready");
 	$("speak").disabled = false;
+}
+
+// A site may be built without the voice. Controls that cannot work are not shown.
+function showNoVoice() {
+	$("desk").hidden = true;
+	$("no-voice").hidden = false;
 }
 
 $("speak").disabled = true;
@@ -123,7 +137,9 @@ $("stop").onclick = stop;
 $("settings").onsubmit = (event) => event.preventDefault();
 $("theme").onclick = toggleTheme; // defined in theme.js
 addEventListener("theme", () => stage.wave.readColours());
+addEventListener("pointerup", unblock);
 addEventListener("keydown", (event) => {
+	unblock();
 	if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !$("speak").disabled) speak();
 	else if (event.key === "Escape") stop();
 });

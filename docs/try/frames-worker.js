@@ -1,8 +1,7 @@
 // Makes frames in a worker of its own and sends them to the codec's worker, a few at a time.
-import { FrameModel } from "./model.js";
+import { CHUNKS, FrameModel } from "./model.js";
 import { nextTask, openSession } from "./runtime.js";
 
-const CHUNKS = [1, 2, 4, 8]; // frames of each chunk; the last size repeats
 let model = null, codec = null, current = 0; // `current`: the id of the last request
 
 async function open({ port, manifest, ...files }) {

@@ -2,6 +2,7 @@
 // onnxruntime is an argument, so that tests run the same code outside a browser.
 import { noiseOf } from "./sampling.js";
 
+export const CHUNKS = [1, 2, 4, 8]; // frames of each chunk; the last size repeats
 const FORMAT_VERSION = 1;
 const FRAMES_PER_ID = 12, MIN_BUDGET = 192; // as in `vivace.engine.guard`
 
@@ -111,15 +112,15 @@ class Past {
 
 // Decodes the frames of one utterance. Any split into calls gives the same samples.
 export class Decoder {
-	// `session`: an inference session of codec.onnx.
-	constructor(ort, manifest, session) {
-		Object.assign(this, { ort, session, width: manifest.num_codebooks, numFrames: 0 });
+	// `session`: an inference session of codec.onnx. `state`, `numFrames`: of frames decoded before.
+	constructor(ort, manifest, session, { state = null, numFrames = 0 } = {}) {
 		const [size] = shapeOf(manifest, "codec.onnx", "state");
-		this.state = new ort.Tensor("float32", new Float32Array(size), [size]);
+		Object.assign(this, { ort, session, width: manifest.num_codebooks, numFrames });
+		this.state = new ort.Tensor("float32", state ?? new Float32Array(size), [size]);
 	}
 
-	// `codes`: Int32Array of [frames, codebooks]. Returns float samples.
-	async decode(codes) {
+	// `codes`: Int32Array of [frames, codebooks]. Returns the outputs of the graph.
+	async run(codes) {
 		const { Tensor } = this.ort, count = codes.length / this.width;
 		const made = await this.session.run({
 			codes: new Tensor("int32", codes, [count, this.width]),
@@ -128,6 +129,9 @@ export class Decoder {
 		});
 		this.state = made.new_state;
 		this.numFrames += count;
-		return made.samples.data;
+		return made;
 	}
+
+	// Returns float samples.
+	async decode(codes) { return (await this.run(codes)).samples.data; }
 }

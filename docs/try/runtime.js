@@ -1,11 +1,12 @@
 // Starts onnxruntime-web in a worker and opens one graph.
-import * as ort from "./ort/ort.wasm.bundle.min.mjs";
 
-// `wasm`, `graph`: ArrayBuffers. One thread needs no cross-origin isolation.
-export async function openSession({ wasm, graph, numThreads }) {
+// `wasm`, `graph`: ArrayBuffers. `build`: "wasm", or "jspi", which has WebGPU too. `provider`: "wasm" or
+// "webgpu". One thread needs no cross-origin isolation.
+export async function openSession({ wasm, graph, build = "wasm", provider = "wasm", numThreads = 1 }) {
+	const ort = await import(`./ort/ort.${build}.bundle.min.mjs`);
 	Object.assign(ort.env.wasm, { wasmBinary: wasm, numThreads });
 	ort.env.logLevel = "error";
-	const session = await ort.InferenceSession.create(new Uint8Array(graph), { executionProviders: ["wasm"] });
+	const session = await ort.InferenceSession.create(new Uint8Array(graph), { executionProviders: [provider] });
 	return { ort, session };
 }
 

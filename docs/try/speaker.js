@@ -1,11 +1,12 @@
 // The voice on the main thread: text to token ids, and two workers for frames and samples.
-import { loadAssets } from "./assets.js";
+import { getList, loadAssets, missingBytes } from "./assets.js";
+import { findAdapter, GpuCodec, isRuledOut } from "./gpu.js";
+import { numCodecThreads } from "./isolation.js";
 import { checkManifest } from "./model.js";
 import { ScriptWriter } from "./script.js";
 import { Tokenizer } from "./tokenizer.js";
 
 const SIMD = Uint8Array.of(0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 10, 1, 8, 0, 65, 0, 253, 15, 253, 98, 11);
-const MAX_CODEC_THREADS = 4;
 
 // Why this browser cannot speak; "" if it can.
 export function whyUnable() {
@@ -16,9 +17,25 @@ export function whyUnable() {
 }
 
 export class Speaker {
-	constructor(base) {
-		Object.assign(this, { base, id: 0, request: null, opening: null });
+	// `onDevice()` is called when `device` changes.
+	constructor(base, onDevice = () => {}) {
+		Object.assign(this, { base, onDevice, id: 0, request: null, opening: null, list: null, adapter: "", gpu: null });
 	}
+
+	// What runs the voice, in words.
+	get device() {
+		const threads = this.numThreads > 1 ? `, ${1 + this.numThreads} threads` : "";
+		return `this browser (WebAssembly${threads}${this.gpu?.isUsed ? " and WebGPU" : ""})`;
+	}
+
+	// Reads the list of files and looks for a GPU. Returns false if this copy of the page has no voice.
+	async prepare() {
+		[this.list, this.adapter] = await Promise.all([getList(this.base), this.adapter || findAdapter()]);
+		return Boolean(this.list);
+	}
+
+	// Of the first speech; 0 if an earlier visit has downloaded the voice.
+	get downloadBytes() { return missingBytes(this.base, this.list, Boolean(this.adapter)); }
 
 	// Downloads the voice and starts the workers, once. A failed attempt can be repeated.
 	open(onProgress = () => {}) {
@@ -32,26 +49,41 @@ export class Speaker {
 	close() {
 		this.frames?.terminate();
 		this.codec?.terminate();
-		this.opening = null;
+		this.gpu?.close();
+		this.opening = this.gpu = null;
 	}
 
 	async load(onProgress) {
 		const unable = whyUnable();
 		if (unable) throw new Error(unable);
-		const files = await loadAssets(this.base, onProgress);
+		if (!this.list && !await this.prepare()) throw new Error("This copy of the page has no voice.");
+		const files = await loadAssets(this.base, this.list, Boolean(this.adapter), onProgress);
 		const text = (name) => new TextDecoder().decode(files[name]), json = (name) => JSON.parse(text(name));
 		const manifest = this.manifest = json("manifest.json");
 		checkManifest(manifest);
 		this.tokenizer = new Tokenizer(json("vocab.json"), text("merges.txt"));
 		this.writer = new ScriptWriter(json("words.json"), json("abbreviations.json"), manifest.reading);
-		this.numThreads = globalThis.crossOriginIsolated ? Math.max(1, Math.min(MAX_CODEC_THREADS, navigator.hardwareConcurrency - 1)) : 1;
+		this.numThreads = numCodecThreads();
+		const build = files["ort.jspi.wasm"] ? "jspi" : "wasm", wasm = files["ort.jspi.wasm"] ?? files["ort.wasm"];
 		const { port1, port2 } = new MessageChannel();
 		this.frames = this.start("frames-worker.js");
 		this.codec = this.start("codec-worker.js");
+		if (build === "jspi" && !isRuledOut(this.trialKey)) this.gpu = this.makeGpu({ manifest, build, wasm: wasm.slice(), graph: files["codec.onnx"].slice() });
 		await Promise.all([
-			this.send(this.frames, { port: port1, manifest, wasm: files["ort.wasm"].slice(), graph: files["frame.onnx"], numThreads: 1 }),
-			this.send(this.codec, { port: port2, manifest, wasm: files["ort.wasm"], graph: files["codec.onnx"], numThreads: this.numThreads }),
+			this.send(this.frames, { port: port1, manifest, build, wasm: wasm.slice(), graph: files["frame.onnx"] }),
+			this.send(this.codec, { port: port2, manifest, build, wasm, graph: files["codec.onnx"], numThreads: this.numThreads }),
 		]);
+		this.gpu?.resume();
+	}
+
+	// A trial of the GPU holds for this adapter, build and codec.
+	get trialKey() {
+		const files = [...Object.values(this.list.webgpu_files), this.list.files["codec.onnx.gz"]];
+		return [this.adapter, ...files.map(({ sha256 }) => sha256.slice(0, 8))].join("/");
+	}
+
+	makeGpu(message) {
+		return new GpuCodec({ key: this.trialKey, message, codec: this.codec, start: () => this.start("gpu-worker.js"), onChange: this.onDevice });
 	}
 
 	start(name) { return new Worker(new URL(name, import.meta.url), { type: "module" }); }
@@ -65,6 +97,8 @@ export class Speaker {
 					worker.onerror = ({ message: text }) => this.fail(new Error(text || "The voice stopped unexpectedly. Reload the page."));
 					resolve();
 				} else if (data.id === undefined && data.error) reject(new Error(data.error));
+				else if (data.trial !== undefined) this.gpu?.endTrial(data.trial);
+				else if (data.dropped) this.gpu?.lose(data.dropped);
 				else this.receive(data);
 			};
 			worker.postMessage({ open: message }, [message.port, message.wasm, message.graph]);
@@ -107,6 +141,7 @@ export class Speaker {
 		request.parts.shift();
 		if (!request.parts.length) {
 			this.request = null;
+			this.gpu?.consider();
 			return request.resolve(true);
 		}
 		request.onSamples(this.silence(request.parts.shift().pause), null);

@@ -151,14 +151,117 @@ def test_page_rejects_a_damaged_file(launched: Any, folder: Path, tmp_path: Path
         wait_for_error(page, "damaged")
 
 
-def test_page_without_a_voice_names_the_command(
+def test_page_without_a_voice_shows_no_controls(
     launched: Any, folder: Path, tmp_path: Path
 ) -> None:
     empty = tmp_path / "page"
     shutil.copytree(folder, empty, ignore=shutil.ignore_patterns("assets"))
     with serve(empty) as site, tab(launched) as page:
         page.tab.goto(site.url)
-        wait_for_error(page, "make_try_page.py")
+        page.tab.wait_for_selector("#no-voice:visible")
+        assert not page.tab.is_visible("#speak")
+        assert not page.tab.is_visible("#text")
+
+
+def test_interrupted_download_is_reported_and_can_be_repeated(page: Driver, site: Site) -> None:
+    open_page(page, site)
+    site.truncated = "codec.onnx.gz"
+    page.say("Hello.")
+    wait_for_error(page, "again")
+    num_files = site.num_assets
+    site.truncated = ""
+    assert speak(page, "Hello again.")["numFrames"] == NUM_FRAMES
+    assert site.num_assets < 2 * num_files  # files that were complete are not downloaded again
+
+
+def test_damaged_stored_file_is_downloaded_again(page: Driver, site: Site) -> None:
+    open_page(page, site)
+    speak(page, "First visit.")
+    num_files = site.num_assets
+    page.tab.evaluate("""async () => {
+      const cache = await caches.open("vivace-try"), keys = await cache.keys();
+      await cache.put(keys.find(({ url }) => url.includes("frame.onnx")), new Response("damaged"));
+    }""")
+    page.tab.reload()
+    page.wait(lambda: page.status.startswith("Ready"))
+    speak(page, "Second visit.")
+    assert site.num_assets == num_files + 1
+
+
+FORBIDDEN = """for (const name of ["localStorage", "sessionStorage", "caches"]) {
+  Object.defineProperty(window, name, { get() { throw new DOMException("no", "SecurityError"); } });
+}
+const refuse = () => Promise.reject(new DOMException("no", "SecurityError"));
+Object.defineProperty(navigator, "serviceWorker", {
+  value: { controller: null, register: refuse, getRegistration: refuse } });"""
+FULL = """const full = () => { throw new DOMException("full", "QuotaExceededError"); };
+Cache.prototype.put = async () => full();
+Storage.prototype.setItem = full;"""
+
+
+@pytest.mark.parametrize("storage", [FORBIDDEN, FULL], ids=["forbidden", "full"])
+def test_page_speaks_without_storage(storage: str, page: Driver, site: Site) -> None:
+    page.tab.add_init_script(storage)
+    open_page(page, site)
+    speak(page, "Nothing is kept.")
+    speak(page, "It speaks again.")
+    page.check()
+
+
+def test_page_speaks_without_a_connection_after_a_visit(page: Driver, site: Site) -> None:
+    open_page(page, site)
+    page.tab.evaluate("""navigator.serviceWorker.addEventListener("message",
+      ({ data }) => { window.isKept = data.isKept; })""")
+    speak(page, "First visit.")
+    page.wait(lambda: page.tab.evaluate("window.isKept"), "files kept")
+    site.is_down = True
+    for path in ("", "index.html"):
+        page.tab.goto(site.url + path)
+        page.wait(lambda: page.status == "Ready", "ready")
+        speak(page, "There is no connection.")
+    assert page.tab.evaluate("document.fonts.size") > 0
+    page.faults.clear()  # failed requests are logged; the service worker has answered them
+
+
+@pytest.mark.parametrize("path", ["try/", ""], ids=["alone", "in an iframe"])
+@pytest.mark.parametrize("num_cores", [2, 8])
+def test_page_becomes_isolated_for_threads(
+    num_cores: int, path: str, launched: Any, folder: Path, tmp_path: Path
+) -> None:
+    """The page loads itself again, once, if the codec can use more than one thread."""
+    shutil.copytree(folder, tmp_path / "try")
+    (tmp_path / "index.html").write_text('<!doctype html><iframe src="try/"></iframe>')
+    loads: list[str] = []
+    with serve(tmp_path) as site, tab(launched) as page:
+        page.tab.add_init_script(
+            f"Object.defineProperty(navigator, 'hardwareConcurrency', {{ value: {num_cores} }})"
+        )
+        page.tab.on("framenavigated", lambda frame: loads.append(frame.url))
+        page.tab.goto(site.url + path)
+        frame = page.tab.frames[-1]
+        page.wait(lambda: str(frame.text_content("#status")).startswith("Ready"), "ready")
+        assert frame.evaluate("crossOriginIsolated") is (num_cores > 2)
+        assert loads.count(f"{site.url}try/") == (2 if num_cores > 2 else 1)
+        frame.click("#speak")
+        page.wait(lambda: str(frame.text_content("#status")).startswith("Spoken"), "spoken")
+        assert frame.evaluate("vivaceTry.speaker.numThreads") == (4 if num_cores > 2 else 1)
+
+
+def test_blocked_sound_starts_with_a_click(page: Driver, site: Site) -> None:
+    """A browser that blocks sound: the context stays suspended until it is resumed by a click."""
+    page.tab.add_init_script("""const resume = AudioContext.prototype.resume;
+      AudioContext.prototype.resume = function () {
+        if (window.isAllowed) return resume.call(this);
+        this.suspend();
+        return new Promise(() => {});
+      };""")
+    open_page(page, site)
+    page.say("Hello.")
+    page.wait(lambda: "blocks sound" in page.status, "hint")
+    page.tab.evaluate("window.isAllowed = true")
+    page.tab.click("#count")
+    page.wait(lambda: page.status.startswith("Spoken"), "spoken")
+    assert page.num_loud > 0
 
 
 @pytest.mark.parametrize(

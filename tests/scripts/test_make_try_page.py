@@ -29,10 +29,17 @@ def test_page_has_every_file_that_it_names(tmp_path: Path) -> None:
             assert (source.parent / (module or file)).exists(), (source.name, module or file)
     listed = json.loads((out / "assets" / "list.json").read_text("utf-8"))
     assert listed["voices"] == ["heart", "michael"]
-    for name, entry in listed["files"].items():
+    assert listed["page"] == sorted(
+        path.relative_to(out).as_posix()
+        for path in out.rglob("*")
+        if path.is_file() and path.suffix != ".gz"
+    )
+    for name, entry in (listed["files"] | listed["webgpu_files"]).items():
         body = (out / "assets" / name).read_bytes()
         assert entry == {"bytes": len(body), "sha256": hashlib.sha256(body).hexdigest()}
-    assert num_bytes == sum(entry["bytes"] for entry in listed["files"].values())
+    plain, webgpu = listed["files"]["ort.wasm.gz"], listed["webgpu_files"]["ort.jspi.wasm.gz"]
+    others = sum(entry["bytes"] for entry in listed["files"].values()) - plain["bytes"]
+    assert num_bytes == others + max(plain["bytes"], webgpu["bytes"])
     packed = (out / "assets" / "codec.onnx.gz").read_bytes()
     assert gzip.decompress(packed) == b"codec"
 
@@ -55,3 +62,19 @@ def test_folder_without_a_graph_is_rejected(tmp_path: Path) -> None:
     (voice / "codec.onnx").unlink()
     with pytest.raises(script.BuildError, match=r"has no codec\.onnx"):
         script.assemble(tmp_path / "out", voice, runtime)
+
+
+def test_site_without_a_voice_has_neither_the_page_nor_links_to_it(tmp_path: Path) -> None:
+    load_script(ROOT / "scripts" / "leave_out_try_page.py").leave_out(tmp_path)
+    link = re.compile(r"""(?:\]\(|src="|href=")(?:\.\./)*try/""")
+    names = [path.relative_to(ROOT / "docs") for path in sorted((ROOT / "docs").rglob("*.md"))]
+    assert len(names) > 30
+    linking = [name for name in names if link.search((ROOT / "docs" / name).read_text("utf-8"))]
+    assert {"README.md", "browser.md"} == {str(name) for name in linking}
+    for name in names:
+        text = (tmp_path / "docs" / name).read_text("utf-8")
+        assert not link.search(text), name
+        assert len(text) > 100
+    assert not (tmp_path / "docs" / "try").exists()
+    config = (tmp_path / "mkdocs.yml").read_text("utf-8")
+    assert "\ndocs_dir: docs\nsite_dir: site\n" in config

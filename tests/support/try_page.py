@@ -22,17 +22,21 @@ from vivace.checkpoint import EMBEDDED
 
 NUM_FRAMES, SAMPLES_PER_FRAME = 12, 1920
 # Every frame has a code from the noise of the seed and a tone of 1,920 samples. A prompt of more
-# than 45 rows does not end by itself.
+# than 45 rows does not end by itself. On WebGPU the first sample of every chunk is `GPU_MARK`, and
+# the graph may name a fault: "codec fails 2" throws in the third run after the graph was warmed up.
+GPU_MARK, NUM_WARM_RUNS = 0.05, 8
 TONE_RUNTIME = """
-export const env = { wasm: {} };
+let loseDevice = null;
+export const env = { wasm: {}, webgpu: { device: { lost: new Promise((resolve) => { loseDevice = resolve; }) } } };
 export class Tensor {
   constructor(type, data, dims) { Object.assign(this, { type, data, dims }); }
 }
 const tensor = (data, dims) => new Tensor("float32", data, dims);
 export const InferenceSession = {
-  async create(graph) {
-    const kind = new TextDecoder().decode(graph);
+  async create(graph, { executionProviders: [provider] }) {
+    const [kind, fault, first] = new TextDecoder().decode(graph).split(" ");
     if (kind === "broken") throw new Error("The graph is damaged.");
+    if (provider === "webgpu") return openGpu(fault, Number(first) + %(warm)d);
     return { run: kind === "frame" ? makeFrame : decode };
   },
 };
@@ -43,13 +47,30 @@ async function makeFrame({ past, text_ids: ids, noise }) {
   const row = new Float32Array(ids.data.length * 2).fill(made < 0 ? -1e9 : number);
   return { next_codes: { data: Int32Array.from(codes) }, new_past: { data: row }, scores: { data: [0, 0] } };
 }
+function openGpu(fault, first) {
+  if (fault === "unsupported") throw new Error("There is no kernel for this operator.");
+  let number = 0;
+  return { async run(feeds) {
+    const made = await decode(feeds);
+    if (fault && number++ >= first) {
+      if (fault === "fails") throw new Error("The GPU failed.");
+      if (fault === "lost") loseDevice({ message: "Device lost." });
+      if (fault === "wrong") made.samples.data.fill(NaN);
+      else await new Promise(() => {}); // "hangs" and "lost"
+    }
+    made.samples.data[0] = %(mark)f;
+    return made;
+  } };
+}
 async function decode({ codes, state }) {
   const samples = new Float32Array(codes.dims[0] * %(samples)d);
   const start = state.data[0];
   for (let i = 0; i < samples.length; i++) samples[i] = 0.3 * Math.sin(2 * Math.PI * 300 * (start + i) / 24000);
   return { samples: { data: samples }, new_state: tensor(Float32Array.of(start + samples.length), [1]) };
 }
-""" % {"frames": NUM_FRAMES, "samples": SAMPLES_PER_FRAME}  # noqa: E501, UP031
+""" % {  # noqa: E501, UP031
+    "frames": NUM_FRAMES, "samples": SAMPLES_PER_FRAME, "mark": GPU_MARK, "warm": NUM_WARM_RUNS,
+}  # fmt: skip
 MANIFEST = {
     "format": "vivace-onnx",
     "format_version": 1,
@@ -89,14 +110,14 @@ def write_tone_voice(folder: Path, *, codec: bytes = b"codec") -> Path:
 
 
 def write_tone_runtime(path: Path) -> Path:
-    """A package with the two files of onnxruntime-web that the page uses."""
+    """A package with the files of onnxruntime-web that the page uses."""
     script = load_script(ROOT / "scripts" / "make_try_page.py")
-    members = {script.RUNTIME_SCRIPT: TONE_RUNTIME.encode(), script.RUNTIME_WASM: b"wasm" * 50_000}
     with tarfile.open(path, "w:gz") as package:
-        for name, body in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(body)
-            package.addfile(info, io.BytesIO(body))
+        for name, wasm in script.RUNTIME_FILES.values():
+            for member, body in ((name, TONE_RUNTIME.encode()), (wasm, wasm.encode() * 5_000)):
+                info = tarfile.TarInfo(member)
+                info.size = len(body)
+                package.addfile(info, io.BytesIO(body))
     return path
 
 
@@ -106,6 +127,8 @@ class Site:
 
     url: str
     paths: list[str] = field(default_factory=list)  # of all requests, in order
+    truncated: str = ""  # a file whose transfer breaks off
+    is_down: bool = False  # every connection is closed without a response
 
     @property
     def num_assets(self) -> int:
@@ -125,6 +148,17 @@ def serve(folder: Path, headers: dict[str, str] | None = None) -> Iterator[Site]
 
         def log_message(self, format: str, *arguments: Any) -> None:
             site.paths.append(self.path)
+
+        def do_GET(self) -> None:
+            if not site.is_down:
+                super().do_GET()
+            self.close_connection = True
+
+        def copyfile(self, source: Any, outputfile: Any) -> None:
+            if site.truncated and site.truncated in self.path:
+                outputfile.write(source.read(8))
+            else:
+                super().copyfile(source, outputfile)
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(folder)))
     site.url = f"http://127.0.0.1:{server.server_address[1]}/"

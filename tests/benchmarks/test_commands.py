@@ -239,6 +239,15 @@ def test_watch_command(run: Run, tmp_path: Path, restored_limits: None) -> None:
     assert row["audio_s_per_s_checked"] > 0
 
 
+def test_engine_host_command(run: Run, tmp_path: Path, restored_limits: None) -> None:
+    path = tmp_path / "engine-host.json"
+    run("engine_host.py", "--streams", "2", "--turns", "3", "--watched", "--json", path)
+    burst, steady = read(path)["rows"]
+    assert (burst["load"], steady["load"]) == ("burst of 2", "steady")
+    assert steady["turns"] == 3
+    assert steady["us_per_turn"].keys() >= {"schedule", "prepare", "read", "render", "deliver"}
+
+
 def test_guard_host_command(run: Run, tmp_path: Path, restored_limits: None) -> None:
     path = tmp_path / "guard-host.json"
     run("guard_host.py", "--streams", "1,2", "--rounds", "1", "--texts", "2", "--json", path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -75,6 +76,41 @@ class Frames:
             padded[: len(row.codes)] = row.codes
         places = tuple(row.places for row in rows) if has_places else None
         return cls(codes, lengths, tuple(row.status for row in rows), places)
+
+    @classmethod
+    def stack_parts(cls, parts: Sequence[Frames], num_groups: int) -> Frames:
+        """Combine the frames of different slots."""
+        made = [
+            SlotFrames(part.of(row), status, part.places_of(row))
+            for part in parts
+            for row, status in enumerate(part.status)
+        ]
+        has_places = any(part.places is not None for part in parts)
+        return cls.stack(made, num_groups, has_places=has_places)
+
+    @classmethod
+    def join(cls, steps: Sequence[Frames]) -> Frames:
+        """Join consecutive steps of the same slots."""
+        last = steps[-1]
+        if len(steps) == 1:
+            return last
+        if all(min(step.lengths) == step.codes.shape[1] for step in steps[:-1]):  # none is padded
+            codes = np.concatenate([step.codes for step in steps], axis=1)
+            lengths = map(sum, zip(*(step.lengths for step in steps), strict=True))
+            places = None
+            if last.places is not None:
+                rows = range(len(last.lengths))
+                places = tuple([*chain(*(step.places_of(row) for step in steps))] for row in rows)
+            return cls(codes, tuple(lengths), last.status, places)
+        made = [
+            SlotFrames(
+                np.concatenate([step.of(row) for step in steps]),
+                status,
+                [place for step in steps for place in step.places_of(row)],
+            )
+            for row, status in enumerate(last.status)
+        ]
+        return cls.stack(made, last.codes.shape[2], has_places=last.places is not None)
 
     def of(self, row: int) -> NDArray[np.int64]:
         """The frames of one row: [length, codebooks]."""

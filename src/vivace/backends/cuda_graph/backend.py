@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import numpy as np
 import torch
 
 from vivace.backends.base import (
@@ -21,7 +20,6 @@ from vivace.backends.base import (
     Rendered,
     Samples,
     Slot,
-    SlotFrames,
 )
 from vivace.backends.cuda_graph.buckets import BATCHES, PROMPT_ROWS, largest_batch
 from vivace.backends.cuda_graph.codec import CodecGraphs
@@ -135,9 +133,10 @@ class CudaGraphBackend:
         When pages run out, all later prompts wait too: admission is first come, first served.
         """
         reserved: list[GraphSlot | BackendError] = []
+        is_full = False
         for request in requests:
-            is_full = any(isinstance(each, BackendFullError) for each in reserved)
             reserved.append(self._reservations.reserve(*request, is_full=is_full))
+            is_full = is_full or isinstance(reserved[-1], BackendFullError)
         pairs = zip(requests, reserved, strict=True)
         fresh = [(prompt, slot) for (prompt, _), slot in pairs if isinstance(slot, GraphSlot)]
         try:
@@ -167,7 +166,7 @@ class CudaGraphBackend:
         slots. Wait for a slot's step before the next one.
         """
         live = [self._slots[slot] for slot in slots]
-        num_frames = min(num_frames, max([1, *(slot.num_left for slot in live)]))
+        num_frames = min(num_frames, max([1, *[slot.num_left for slot in live]]))
         sizes = [min(LOOKAHEAD, num_frames - i) for i in range(0, num_frames, LOOKAHEAD)]
         left = sizes[2:]
         waits = [self._queue(live, size) for size in sizes[:2]]
@@ -186,7 +185,7 @@ class CudaGraphBackend:
                     size = left.pop(0)
                     waits.append(self._queue(live, size))
                     render_ahead()
-            return _join(made)
+            return Frames.join(made)
 
         render_ahead()
         return wait
@@ -195,17 +194,15 @@ class CudaGraphBackend:
     def _queue(self, live: Sequence[GraphSlot], num_frames: int) -> Callable[[], Frames]:
         size = BATCHES[-1]
         with self.graphs.on_stream():
-            for slot in live:
-                self._reservations.grow(slot, slot.num_frames + slot.num_queued + num_frames)
+            self._reservations.grow_all(live, num_frames)
             waits = [
                 self._stepper.start(live[i : i + size], num_frames)
                 for i in range(0, len(live), size)
             ]
+        if len(waits) == 1:
+            return waits[0]
         num_groups = self.model.config.talker_config.num_code_groups
-        has_places = self.watched is not None
-        return lambda: Frames.stack(
-            [made for wait in waits for made in wait()], num_groups, has_places=has_places
-        )
+        return lambda: Frames.stack_parts([wait() for wait in waits], num_groups)
 
     def render(self, slots: Sequence[Slot], frames: Frames) -> list[Samples]:
         return self.start_render(slots, frames)().samples
@@ -327,18 +324,3 @@ class CudaGraphBackend:
         for prompt, row in zip(prompts, rows, strict=True):
             if prompt.reference is not None:  # the audio continues that of the reference
                 self._codec.load_reference(row, prompt.reference)
-
-
-def _join(steps: Sequence[Frames]) -> Frames:
-    """Join consecutive steps of the same slots."""
-    if len(steps) == 1:
-        return steps[0]
-    made = [
-        SlotFrames(
-            np.concatenate([step.of(row) for step in steps]),
-            status,
-            [place for step in steps for place in step.places_of(row)],
-        )
-        for row, status in enumerate(steps[-1].status)
-    ]
-    return Frames.stack(made, steps[-1].codes.shape[2], has_places=steps[-1].places is not None)

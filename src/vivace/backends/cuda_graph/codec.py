@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 
 import numpy as np
 import torch
@@ -23,6 +22,7 @@ from vivace.backends.cuda_graph.buckets import (
 from vivace.backends.cuda_graph.codec_plain import PlainDecoder, SlotDecoder
 from vivace.backends.cuda_graph.compile import kernel_compiler, triton_refusal
 from vivace.backends.cuda_graph.graphs import GraphPool, Work
+from vivace.backends.cuda_graph.slot_table import QueuedAudio, Sounds
 from vivace.backends.cuda_graph.staging import RowNumbers, upload
 from vivace.backends.cuda_graph.state_cache import StateCache, state_bytes
 from vivace.backends.cuda_graph.stepper import to_host
@@ -161,16 +161,18 @@ class CodecGraphs:
         self, rows: Sequence[int], codes: Sequence[NDArray[np.int64]]
     ) -> Callable[[], Rendered]:
         """Queue these frames of these slots; the returned call waits for their samples."""
-        reads: list[list[Callable[[], Sound]]] = [[] for _ in rows]
+        parts: list[list[QueuedAudio]] = [[] for _ in rows]
         for size, members in _passes([len(part) for part in codes]):
             for batch in self._batches(members, size):
                 given = self._given([codes[i][start : start + size] for i, start in batch])
                 found = self._start_pass([rows[i] for i, _ in batch], size, given)
-                for (i, _), read in zip(batch, found, strict=True):
-                    reads[i].append(read)
+                for (i, _), audio in zip(batch, found, strict=True):
+                    parts[i].append(audio)
 
         def wait() -> Rendered:
-            sounds = [join_sounds([read() for read in parts]) for parts in reads]
+            sounds = [
+                join_sounds([audio.first(audio.num_frames) for audio in part]) for part in parts
+            ]
             return Rendered([samples for samples, _ in sounds], [loud for _, loud in sounds])
 
         return wait
@@ -181,14 +183,14 @@ class CodecGraphs:
         num_frames: int,
         ring: Tensor,  # [slots, frames, codebooks]
         frames: GraphPool,
-    ) -> list[Callable[[], Sound]]:
+    ) -> list[QueuedAudio]:
         """Queue the codec for frames whose codes are not yet copied to the host."""
         self._graphs.follow(frames)
-        reads = list[Callable[[], Sound]]()
+        queued = list[QueuedAudio]()
         for batch in self._batches(places, num_frames):
             rows = [row for row, _ in batch]
-            reads += self._start_pass(rows, num_frames, self._made(batch, num_frames, ring))
-        return reads
+            queued += self._start_pass(rows, num_frames, self._made(batch, num_frames, ring))
+        return queued
 
     def warm(self, batch: int, num_frames: int) -> None:
         self._graph(batch, num_frames)
@@ -200,11 +202,11 @@ class CodecGraphs:
 
     def _start_pass(
         self, rows: Sequence[int], num_frames: int, write: Callable[[Tensor], object]
-    ) -> list[Callable[[], Sound]]:
-        """Queue one pass; each returned call waits for the audio of one slot."""
+    ) -> list[QueuedAudio]:
+        """Queue one pass; returns the audio of each slot."""
         with self._graphs.on_stream():
             read = _measured(to_host(self._queue_pass(rows, num_frames, write)), num_frames)
-        return [partial(_row_of, read, row) for row in range(len(rows))]
+        return [QueuedAudio(num_frames, read, row) for row in range(len(rows))]
 
     def _given(self, codes: Sequence[NDArray[np.int64]]) -> Callable[[Tensor], object]:
         """Writes codes of the host."""
@@ -264,22 +266,17 @@ def _passes(lengths: Sequence[int]) -> list[tuple[int, list[Place]]]:
     return [(-size, members) for (size, _), members in sorted(passes.items())]
 
 
-def _measured(read: Callable[[], Samples], num_frames: int) -> Callable[[], Sound]:
+def _measured(read: Callable[[], Samples], num_frames: int) -> Callable[[], Sounds]:
     """Samples [slots, samples] with their loudness, computed once for all slots."""
-    known: list[Sound] = []
+    known: list[Sounds] = []
 
-    def wait() -> Sound:
+    def wait() -> Sounds:
         if not known:
             samples = read()
-            known.append((samples, frame_loudness(samples, num_frames)))
+            known.append((list(samples), list(frame_loudness(samples, num_frames))))
         return known[0]
 
     return wait
-
-
-def _row_of(read: Callable[[], Sound], row: int) -> Sound:
-    samples, loudness = read()
-    return samples[row], loudness[row]
 
 
 def join_sounds(parts: Sequence[Sound]) -> Sound:

@@ -34,6 +34,7 @@ class PagePool:
         self.size = size
         self._free = list(reversed(range(size)))
         self._reservations: dict[int, PageReservation] = {}  # by the slot's row
+        self._largest = 0  # the highest limit since the pool was last empty
 
     @property
     def num_free(self) -> int:
@@ -47,6 +48,7 @@ class PagePool:
         assert row not in self._reservations
         assert count <= most <= self.size
         self._reservations[row] = PageReservation([], most)
+        self._largest = max(self._largest, most)
         if count > self.num_free or not self._is_safe(row, count):
             del self._reservations[row]
             return None
@@ -66,10 +68,14 @@ class PagePool:
     def close(self, row: int) -> None:
         """Free the pages of a slot."""
         self._free += reversed(self._reservations.pop(row).pages)
+        if not self._reservations:
+            self._largest = 0
 
     def _is_safe(self, row: int, num_more: int) -> bool:
         """Whether all slots can still reach their limits in some order after this reservation."""
         num_free = self.num_free - num_more
+        if num_free >= self._largest:  # any slot could reach its limit next
+            return True
         if num_free < 0 or all(
             each.num_missing <= num_free for each in self._reservations.values()
         ):

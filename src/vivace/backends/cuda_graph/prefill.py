@@ -168,10 +168,9 @@ class Prefill:
         numbers = host.numpy()
         numbers[:] = padding
         numbers[:num_numbers].reshape(-1, size)[:, : part.columns.shape[1]] = part.columns
-        end = num_numbers
-        for line in part.lines:
-            start, end = end, end + len(line)
-            numbers[start:end] = line
+        if part.lines:
+            lines = np.array(part.lines, np.int64)
+            numbers[num_numbers : num_numbers + lines.size] = lines.ravel()
         return host
 
     def _padding(self, size: int) -> NDArray[np.int64]:

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vivace.backends.base import Frames, Rendered
 from vivace.backends.cuda_graph.buckets import CODEC_FRAMES
-from vivace.backends.cuda_graph.codec import CodecGraphs, join_sounds
+from vivace.backends.cuda_graph.codec import SILENCE, CodecGraphs, join_sounds
 from vivace.backends.cuda_graph.graphs import GraphPool
-from vivace.backends.cuda_graph.slot_table import GraphSlot, QueuedAudio
+from vivace.backends.cuda_graph.slot_table import GraphSlot
 
 
 class Renderer:
     def __init__(self, codec: CodecGraphs, ring: Tensor, frames: GraphPool) -> None:
         self._codec = codec
-        self._ring, self._frames = (
-            ring,
-            frames,
-        )  # codes on the device, and the graphs that make them
+        self._ring, self._frames = ring, frames  # codes on the device; the graphs that make them
 
     @torch.inference_mode()
     def start_ahead(self, slots: Sequence[GraphSlot], num_frames: int) -> None:
@@ -29,35 +28,41 @@ class Renderer:
         Skipped if a slot may pause for text or pages before the last of these frames: the codec
         would decode frames that do not exist. Audio after the end of a slot is discarded.
         """
-        is_next = all(s.num_coded + num_frames == s.num_frames + s.num_queued for s in slots)
-        is_sure = is_next and all(slot.is_sure and slot.ahead is None for slot in slots)
-        if not is_sure or num_frames not in CODEC_FRAMES:
+        if num_frames not in CODEC_FRAMES or not all(_can_queue(s, num_frames) for s in slots):
             return
         places = [(slot.row, slot.num_coded) for slot in slots]
-        reads = self._codec.start_ahead(places, num_frames, self._ring, self._frames)
-        for slot, read in zip(slots, reads, strict=True):
-            slot.ahead = QueuedAudio(num_frames, read)
+        queued = self._codec.start_ahead(places, num_frames, self._ring, self._frames)
+        for slot, audio in zip(slots, queued, strict=True):
+            slot.ahead = audio
             slot.num_coded += num_frames
 
     def start(self, slots: Sequence[GraphSlot], frames: Frames) -> Callable[[], Rendered]:
         """Queue the codec for the other frames; the returned call waits for all audio."""
-        ahead = [slot.ahead for slot in slots]
-        rest = [
-            frames.of(row)[known.num_frames if known else 0 :] for row, known in enumerate(ahead)
-        ]
-        for slot, codes in zip(slots, rest, strict=True):
+        ahead, lengths = [slot.ahead for slot in slots], frames.lengths
+        rest: dict[int, NDArray[np.int64]] = {}  # codes without queued audio, by row of `frames`
+        for row, (slot, known, length) in enumerate(zip(slots, ahead, lengths, strict=True)):
             slot.ahead = None
-            slot.num_coded += len(codes)
-        wait = self._codec.start([slot.row for slot in slots], rest)
+            num_known = known.num_frames if known is not None else 0
+            if length > num_known:
+                slot.num_coded += length - num_known
+                rest[row] = frames.of(row)[num_known:]
+        wait = self._codec.start([slots[row].row for row in rest], [*rest.values()])
 
         def wait_for_all() -> Rendered:
-            sound = wait()
-            for row, (known, length) in enumerate(zip(ahead, frames.lengths, strict=True)):
-                if known is not None:
-                    more = [(sound.samples[row], sound.loudness[row])] if len(rest[row]) else []
-                    samples, loudness = join_sounds([known.read(), *more])
-                    size = length * (len(samples) // len(loudness))
-                    sound.samples[row], sound.loudness[row] = samples[:size], loudness[:length]
-            return sound
+            later = wait()
+            sounds = [
+                SILENCE if known is None else known.first(length)
+                for known, length in zip(ahead, lengths, strict=True)
+            ]
+            found = zip(rest, zip(later.samples, later.loudness, strict=True), strict=True)
+            for row, sound in found:
+                sounds[row] = sound if ahead[row] is None else join_sounds([sounds[row], sound])
+            return Rendered([samples for samples, _ in sounds], [loud for _, loud in sounds])
 
         return wait_for_all
+
+
+def _can_queue(slot: GraphSlot, num_frames: int) -> bool:
+    """Whether the codec can render these frames of the slot before the host knows them."""
+    is_next = slot.num_coded + num_frames == slot.num_frames + slot.num_queued
+    return is_next and slot.ahead is None and slot.is_sure

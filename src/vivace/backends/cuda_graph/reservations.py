@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from vivace.backends.cuda_graph.pages import PAGE, PagePool, num_pages
 from vivace.backends.cuda_graph.slot_table import GraphSlot, SlotTable
 from vivace.backends.slots import frame_limit
@@ -57,6 +59,13 @@ class Reservations:
     def vacate(self, row: int) -> None:
         self._pool.close(row)
         self.free.append(row)
+
+    def grow_all(self, slots: Sequence[GraphSlot], num_frames: int) -> None:
+        """Reserve pages for `num_frames` frames after those that are queued."""
+        for slot in slots:
+            num_made = slot.num_frames + slot.num_queued + num_frames
+            if slot.num_rows + num_made > PAGE * len(slot.pages):
+                self.grow(slot, num_made)
 
     def grow(self, slot: GraphSlot, num_frames: int) -> None:
         """Reserve pages for `num_frames` frames, as far as pages are available."""

@@ -7,15 +7,15 @@ and values are stored in pages (pages.py); `pages` maps slots to pages.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from struct import Struct
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
-from vivace.backends.base import SlotStatus, Sound
+from vivace.backends.base import Loudness, Samples, SlotStatus, Sound
 from vivace.backends.cuda_graph.pages import PAGE, num_pages
 from vivace.backends.cuda_graph.staging import upload
 from vivace.backends.slots import SlotState
@@ -25,6 +25,9 @@ from vivace.speech import SamplingParams
 
 STATUSES: tuple[SlotStatus, ...] = get_args(SlotStatus)  # by `Status`
 RING = 16  # frames a slot can make before the host must read them
+
+Sounds = tuple[Sequence[Samples], Sequence[Loudness]]
+"""The audio of a codec pass, by slot."""
 
 
 class Status(IntEnum):
@@ -76,12 +79,20 @@ class Scale(IntEnum):
 _FLOATS, _BITS = (Struct(f"{len(Scale)}{kind}") for kind in "dq")
 
 
-@dataclass(frozen=True, slots=True)
-class QueuedAudio:
+class QueuedAudio(NamedTuple):
     """Audio of a slot's next frames, queued on the device behind these frames."""
 
     num_frames: int
-    read: Callable[[], Sound]  # waits for the audio
+    read: Callable[[], Sounds]  # waits for the audio of the whole pass
+    row: int  # of the pass
+
+    def first(self, num_frames: int) -> Sound:
+        """The audio of the first `num_frames` frames; of all if there are fewer."""
+        passed = self.read()
+        samples, loudness = passed[0][self.row], passed[1][self.row]
+        if num_frames >= self.num_frames:
+            return samples, loudness
+        return samples[: num_frames * (len(samples) // self.num_frames)], loudness[:num_frames]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -94,6 +105,11 @@ class GraphSlot(SlotState):
     num_queued: int = 0  # frames queued after `num_frames`, upper limit
     num_coded: int = 0  # frames queued for the codec
     ahead: QueuedAudio | None = None  # not yet requested by a render call
+    draw: tuple[float, ...] = field(init=False)  # the sampling settings that select a graph
+
+    def __post_init__(self) -> None:
+        given = self.sampling
+        self.draw = (given.top_k, given.predictor_top_k, given.top_p, given.predictor_top_p)
 
     @property
     def num_reserved(self) -> int:
@@ -117,7 +133,7 @@ class GraphSlot(SlotState):
         """
         num_made = self.num_frames + self.num_queued
         has_text = self.is_complete or num_made == 1
-        return has_text and self.num_reserved >= min(num_made, self.max_frames)
+        return has_text and self.num_rows + min(num_made, self.max_frames) <= PAGE * len(self.pages)
 
 
 def bytes_per_page(config: TalkerConfig, dtype: torch.dtype) -> int:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vivace.backends.base import Places, SlotFrames
+from vivace.backends.base import Frames, SlotStatus
 from vivace.backends.cuda_graph.buckets import BATCHES, fit, spans
 from vivace.backends.cuda_graph.frame import DrawKind, FrameLoop, Layers
 from vivace.backends.cuda_graph.graphs import GraphPool, Work
@@ -31,13 +31,13 @@ class Stepper:
         shape = (BATCHES[-1], table.report_size)
         self._reports = torch.zeros(shape, dtype=torch.int32, device=table.device)
 
-    def start(self, live: Sequence[GraphSlot], num_frames: int) -> Callable[[], list[SlotFrames]]:
+    def start(self, live: Sequence[GraphSlot], num_frames: int) -> Callable[[], Frames]:
         """Queue frames for a batch; the returned call waits for the frames of each slot."""
         assert 0 < num_frames <= RING
         batch = fit(len(live), BATCHES)
         assert batch is not None
-        kind = self._layers.kind([slot.sampling for slot in live])
-        reach = max(s.num_rows + s.num_frames + s.num_queued for s in live) + num_frames
+        kind = self._layers.kind([*{slot.draw: slot.sampling for slot in live}.values()])
+        reach = max([s.num_rows + s.num_frames + s.num_queued for s in live]) + num_frames
         span = fit(reach, self._spans) or self._spans[-1]
         num_fresh = int(all(slot.is_fresh for slot in live))
         works = [self.frames(batch, 0, kind)] if num_fresh else []
@@ -51,28 +51,35 @@ class Stepper:
         report = to_host(self._reports[: len(live)])
         before: list[tuple[int, int]] = []
 
-        def wait() -> list[SlotFrames]:  # may be called again after an interrupt
+        def wait() -> Frames:  # may be called again after an interrupt
             rows = report()
             if not before:
                 before.extend([(slot.num_frames, slot.num_queued - num_frames) for slot in live])
-            steps = zip(live, rows, self._places(rows, before), before, strict=True)
-            return [_settle(slot, row, places, *then) for slot, row, places, then in steps]
+            status = _settle(live, rows, before)
+            return self._read(rows, np.array([first for first, _ in before]), status)
 
         return wait
 
-    def _places(
-        self, rows: NDArray[np.int32], before: Sequence[tuple[int, int]]
-    ) -> Sequence[Places]:
-        """The places of each slot's new frames; of all slots as many as of the longest."""
+    def _read(
+        self, rows: NDArray[np.int32], first: NDArray[np.int64], status: tuple[SlotStatus, ...]
+    ) -> Frames:
+        """The frames from number `first` on, of all slots at once."""
+        lengths = rows[:, 1] - first
+        new = np.arange(lengths.max())
+        row, at = np.arange(len(rows))[:, None], (first[:, None] + new) % RING
+        ring = rows[:, SHARES.stop :].reshape(len(rows), RING, -1)
+        codes = ring[row, at].astype(np.int64)
+        if lengths.min() < len(new):
+            codes[new >= lengths[:, None]] = 0
+        counts = tuple(lengths.tolist())
         if self._table.head is None:
-            return [()] * len(rows)
-        first = np.array(before)[:, 0]
-        num_new = int((rows[:, 1] - first).max())
-        at = (first[:, None] + np.arange(num_new)) % RING
-        row = np.arange(len(rows))[:, None]
+            return Frames(codes, counts, status)
         places = rows[row, at + PLACES.start].tolist()
         shares = rows[row, at + SHARES.start].view(np.float32).tolist()
-        return [list(zip(*pair, strict=True)) for pair in zip(places, shares, strict=True)]
+        made = zip(places, shares, counts, strict=True)
+        return Frames(
+            codes, counts, status, tuple([*zip(p, s, strict=True)][:n] for p, s, n in made)
+        )
 
     def frames(self, batch: int, span: int, kind: DrawKind, count: int = 1) -> Work:
         """A graph of `count` frames, and of the report to the host."""
@@ -103,20 +110,18 @@ class Stepper:
 
 
 def _settle(
-    slot: GraphSlot,
-    row: NDArray[np.int32],
-    places: Places,  # of the new frames, perhaps followed by others
-    num_before: int,
-    num_queued: int,
-) -> SlotFrames:
-    """Update the slot from a report; returns the frames after the first `num_before`."""
-    status, num_frames = STATUSES[row[0]], int(row[1])
-    if status == "length" and num_frames < slot.max_frames:
-        status = "running"  # the slot waits for a page
-    ring = row[SHARES.stop :].reshape(RING, -1)
-    codes = ring[np.arange(num_before, num_frames) % RING].astype(np.int64)
-    slot.status, slot.num_frames, slot.num_queued = status, num_frames, num_queued
-    return SlotFrames(codes, status, places[: num_frames - num_before])
+    live: Sequence[GraphSlot], rows: NDArray[np.int32], before: Sequence[tuple[int, int]]
+) -> tuple[SlotStatus, ...]:
+    """Update the slots from their reports. `before` has frames that were known and are queued."""
+    settled = list[SlotStatus]()
+    reports = zip(live, rows[:, 0].tolist(), rows[:, 1].tolist(), before, strict=True)
+    for slot, number, num_frames, (_, num_queued) in reports:
+        status = STATUSES[number]
+        if status == "length" and num_frames < slot.max_frames:
+            status = "running"  # the slot waits for a page
+        slot.status, slot.num_frames, slot.num_queued = status, num_frames, num_queued
+        settled.append(status)
+    return tuple(settled)
 
 
 def to_host(tensor: Tensor) -> Callable[[], NDArray[Any]]:

@@ -30,7 +30,7 @@ def scheduler_of(
     running: list[Utterance], queue: list[Utterance], num_slots: int = 8
 ) -> Scheduler[Utterance]:
     return Scheduler(
-        EngineLimits(), num_slots, False, deque(queue), running=[*running], active=[*running]
+        EngineLimits(), num_slots, False, deque(queue), running=[*running], _active=[*running]
     )
 
 

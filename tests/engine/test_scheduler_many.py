@@ -29,7 +29,7 @@ def waiting(num_wanted: int, num_made: int = 0, admitted_at: float = 1.0) -> Utt
 
 def scheduler_of(running: list[Utterance]) -> Scheduler[Utterance]:
     limits = EngineLimits(max_streams=1_000)
-    return Scheduler(limits, 1_000, running=[*running], active=[*running])
+    return Scheduler(limits, 1_000, running=[*running], _active=[*running])
 
 
 def test_few_utterances_share_the_turn_of_a_new_one() -> None:

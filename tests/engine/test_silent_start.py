@@ -75,7 +75,7 @@ def test_silent_utterance_shortens_the_turns_of_a_few_others(is_rendering: bool)
     others = [running(20) for _ in range(MAX_SILENT_BATCH - 1)]
     for one, num_frames in ((running(6), MIN_FRAMES), (running(6, is_silent=True), 1)):
         active = [*others, one]
-        scheduler = Scheduler(EngineLimits(), 64, running=active, active=list(active))
+        scheduler = Scheduler(EngineLimits(), 64, running=active, _active=list(active))
         if is_rendering:
             for each in active:
                 each.num_wanted = 0
@@ -86,7 +86,7 @@ def test_silent_utterance_shortens_the_turns_of_a_few_others(is_rendering: bool)
 
 def test_silent_utterance_does_not_shorten_the_turns_of_many_others() -> None:
     active = [running(6, is_silent=True), *(running(20) for _ in range(MAX_SILENT_BATCH))]
-    scheduler = Scheduler(EngineLimits(), 64, running=active, active=list(active))
+    scheduler = Scheduler(EngineLimits(), 64, running=active, _active=list(active))
     assert scheduler.plan().num_frames == MIN_FRAMES
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ LONGEST_CYCLE = 4  # frames
 SILENCE = 1e-3  # loudness of a frame, -60 dBFS
 
 
+@lru_cache(maxsize=1024)  # asked for twice in every turn of an utterance
 def frame_budget(num_text_ids: int) -> int:
     """The maximum number of frames of a text with `num_text_ids` ids."""
     return max(MIN_BUDGET, round(BUDGET_MARGIN * FRAMES_PER_ID * num_text_ids))
@@ -42,6 +44,8 @@ class StallDetector:
                 self._count_repeats(code)
             self._last.appendleft(code)
             self._num_silent = self._num_silent + 1 if level < SILENCE else 0
+        if not self._has_repeats and self._num_silent < STALL_FRAMES:
+            return 0
         stalled = max(self._num_silent, *self._num_repeated)
         return stalled if stalled >= STALL_FRAMES else 0
 

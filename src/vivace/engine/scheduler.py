@@ -23,7 +23,7 @@ The scheduler works on plain numbers. It does not import torch, threading or HTT
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Literal, Protocol, TypeVar
 
@@ -144,7 +144,8 @@ class Scheduler(Generic[S]):
     shares_work: bool = True  # a batched step costs little more than a single one
     queue: deque[S] = field(default_factory=deque)
     running: list[S] = field(default_factory=list)  # with a slot
-    active: list[S] = field(default_factory=list)  # the running without the paused
+    _active: list[S] = field(default_factory=list)  # as `active`, unless `_has_resumed`
+    _has_resumed: bool = False
     _pace: Pace = field(init=False)
     _is_full: bool = False  # the first in the queue waits for memory, not for a slot
     _starved: Sequence[S] = ()  # running, and wait for memory too
@@ -158,6 +159,14 @@ class Scheduler(Generic[S]):
         """Fewer than `num_slots` while the first in the queue waits for memory."""
         return len(self.running) if self._is_full and self.running else self.num_slots
 
+    @property
+    def active(self) -> list[S]:
+        """The running without the paused. Several that resume are added in one pass."""
+        if self._has_resumed:
+            self._has_resumed = False
+            self._active = [one for one in self.running if not one.is_paused]
+        return self._active
+
     def remove(self, utterance: S) -> None:
         if utterance in self.running:
             self._leave_slot(utterance)
@@ -170,7 +179,7 @@ class Scheduler(Generic[S]):
         if not refused and not starved:
             return
         self.running = [one for one in self.running if one not in refused]
-        self.active = [one for one in self.active if one not in refused]
+        self._active = [one for one in self.active if one not in refused]
         self.queue.extendleft(reversed(refused))
         self._is_full = self._is_full or bool(refused)
         self._starved = [*self._starved, *starved]
@@ -187,15 +196,16 @@ class Scheduler(Generic[S]):
 
     def pause_unread(self) -> None:
         """Leave unread utterances out of turns until `resume`."""
-        for one in tuple(self.active):
-            if one.is_unread and not self._may_run_ahead(one):
-                one.is_paused = True
-                self.active.remove(one)
+        unread = [one for one in self.active if one.is_unread and not self._may_run_ahead(one)]
+        for one in unread:
+            one.is_paused = True
+        if unread:
+            self._active = [one for one in self.active if not one.is_paused]
 
     def resume(self, utterance: S) -> None:
         if utterance.is_paused:
             utterance.is_paused = False
-            self.active = [one for one in self.running if not one.is_paused]
+            self._has_resumed = True
 
     def plan(self, *, is_rendering: bool = False) -> Plan[S]:
         """The next turn. Empty if no reader waits for frames that can be made.
@@ -245,17 +255,27 @@ class Scheduler(Generic[S]):
 
     def _num_frames(self, missing: Mapping[S, int], batch: Sequence[S]) -> int:
         """The most frames that neither delay first audio nor let playback underrun."""
-        most = min(max(missing.get(one, 0), one.num_made) for one in batch)
+        most = min([max(missing.get(one, 0), one.num_made) for one in batch])
         new = [count for one, count in missing.items() if not one.num_rendered]
         if new:
             return min(*new, most, self._pace.max_frames)
         if self.shares_work:
             is_silent = len(batch) <= MAX_SILENT_BATCH and any(one.is_silent for one in batch)
             least = 1 if is_silent else self._pace.min_frames
-            fewest = min((one.num_turn_frames(least) for one in missing), default=least)
+            fewest = self._turn_frames(missing, least)
         else:
             fewest = min(missing.values())
         return min(fewest, most, self._pace.max_frames)
+
+    def _turn_frames(self, missing: Iterable[S], least: int) -> int:
+        """The fewest frames that serve one of the requests, `least` or more."""
+        fewest: int | None = None
+        for one in missing:
+            num_frames = one.num_turn_frames(least)
+            if num_frames <= least:
+                return least
+            fewest = num_frames if fewest is None else min(fewest, num_frames)
+        return least if fewest is None else fewest
 
     def _may_run_ahead(self, one: S) -> bool:
         max_ahead = self._pace.max_ahead if self.shares_work else 0

@@ -107,6 +107,11 @@ class Utterance:
         return self.is_cancelled or self._has_ended
 
     @property
+    def leaves_slot(self) -> bool:
+        """Whether the utterance is over, or needs another slot."""
+        return self.is_cancelled or self._has_ended or self._state is State.RETRYING
+
+    @property
     def num_ahead(self) -> int:
         """Frames made for the reader and not yet read, without the look-ahead."""
         num_made = self.num_made if self.follower is None else num_settled(self.num_made)
@@ -236,7 +241,7 @@ class Utterance:
         if self.is_over:
             return
         levels: list[float] = loudness.tolist()
-        if not all(map(math.isfinite, levels)):
+        if not math.isfinite(sum(levels)):
             self.fail(self._numeric_error("samples", first))
             return
         is_cut = len(codes) > num_left

@@ -17,7 +17,6 @@ from vivace.engine.pipeline import Pipeline, describe, engine_error
 from vivace.engine.scheduler import EngineLimits, Plan, Scheduler
 from vivace.engine.turn_report import TurnHook, TurnReport, call_hooks
 from vivace.engine.utterance import Utterance
-from vivace.engine.utterance_state import State
 from vivace.engine.wait import WaitEstimator
 from vivace.errors import EngineError, QueueFullError
 from vivace.model.config import Head
@@ -105,9 +104,10 @@ class EngineWorker:
             self.settle(fault, pipeline.give_up())
         self._wait_for_memory(*pipeline.take_waiting())
         self.sweep()
-        for one in self.scheduler.active:
-            one.wake_if_ready()
-        self.scheduler.pause_unread()
+        if not pipeline.is_rendering:  # otherwise the next turn delivers
+            for one in [one for one in self.scheduler.active if one.num_wanted]:
+                one.wake_if_ready()
+            self.scheduler.pause_unread()
         if len(plan.admitted) == 1:
             self.waits.observe_admission(time.perf_counter() - began)
         self._report(plan, began)
@@ -119,7 +119,7 @@ class EngineWorker:
             refused[0].fail(EngineError("the backend has lost its memory; load the model again"))
 
     def _report(self, plan: Plan[Utterance], began: float) -> None:
-        given = {self.on_turn, *(one.on_turn for one in plan.stepped)}
+        given = {self.on_turn, *[one.on_turn for one in plan.stepped]}
         if not (hooks := [hook for hook in given if hook is not None]):
             return
         waits_s = tuple(one.waited_s for one in plan.admitted if one.waited_s)
@@ -128,17 +128,20 @@ class EngineWorker:
 
     def sweep(self) -> None:
         """Release the slots of utterances that are over, and wake their readers."""
-        for one in (*self.scheduler.active, *self.scheduler.queue):
-            if one.state is State.RETRYING:
+        scheduler = self.scheduler
+        leaving = [one for one in scheduler.active if one.leaves_slot]
+        leaving += [one for one in scheduler.queue if one.leaves_slot]
+        for one in leaving:
+            if not one.is_over:  # it retries
                 self._release(one)
                 one.queue(time.perf_counter())
-                self.scheduler.requeue(one)
-            elif one.is_over:
+                scheduler.requeue(one)
+            else:
                 if one.slot is not None:
                     is_complete = one.finish_reason == "stop"
                     held_s = time.perf_counter() - one.since
                     self.waits.observe_end(one, held_s, is_complete=is_complete)
-                self.scheduler.remove(one)
+                scheduler.remove(one)
                 self._release(one)
                 one.wake()
 

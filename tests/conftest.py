@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import importlib
 import itertools
 import logging
 import os
@@ -79,6 +81,24 @@ def pytest_configure(config: pytest.Config) -> None:
     restore_interrupts()
     # pytest-xdist would start the files with the most tests first, not the longest ones.
     config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Import the test modules in another order than the other workers do.
+
+    pytest rewrites the assertions of a module that it has no bytecode for, which takes as long as
+    the imports. Each worker then rewrites a part of the modules and reads the rest from disk.
+    """
+    config = session.config
+    worker = getattr(config, "workerinput", None)
+    if worker is None or config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+        return
+    paths = sorted(TESTS.rglob("test_*.py"))
+    first = len(paths) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+    for path in paths[first:] + paths[:first]:
+        with contextlib.suppress(Exception, pytest.skip.Exception):  # the collection reports it
+            importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
 
 
 def pytest_unconfigure() -> None:

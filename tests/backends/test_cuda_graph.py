@@ -81,7 +81,7 @@ QUICK = ("custom_voice_projected", "base")  # between them every kind of prompt
 @pytest.mark.default_cases(1)
 @pytest.mark.parametrize(
     "model",
-    [pytest.param(n, marks=() if n in QUICK else pytest.mark.ci) for n in TINY_NAMES],
+    [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in TINY_NAMES],
 )
 def test_greedy_codes_equal_official_ones_as_slots_join_and_leave(
     tiny: Callable[[str], Tiny], model: str

@@ -62,8 +62,9 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 IN_CI = [("sm_80", SMALL), ("sm_80", SMALL_TALKER)]  # the oldest architecture
 IN_CI += [("sm_90a", SMALL_FP8), ("sm_90a", SMALL_TALKER_FP8)]
-IN_CI += [("sm_90a", EMBEDDED), ("sm_90a", EMBEDDED_TALKER)]
 BY_HAND = [
+    ("sm_90a", EMBEDDED),
+    ("sm_90a", EMBEDDED_TALKER),
     *((each, size) for size in (SMALL, SMALL_TALKER) for each in ARCHITECTURES),
     *((each, size) for size in (SMALL_FP8, SMALL_TALKER_FP8) for each in ARCHITECTURES),
     ("sm_90a", LARGE_FP8),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import load_file
 
 from tests.support.official_calls import GOLDEN, OfficialItem, official_items
@@ -25,8 +26,11 @@ from vivace.model.talker import Talker
 ITEMS = [item for name in TINY_NAMES for item in official_items(name)]
 
 
-# Calls that are spoken alone too, besides those streamed with a waveform; the others run in CI.
+# Calls that are spoken alone too, besides those with a waveform. The others are `slow`: the ragged
+# batch compares the codes of all calls.
 ALONE = ("dylan_auto_offline", "two_tokens_streaming", "penalty_strong_streaming")
+
+FINISHES = {"eos": "stop", "length": "length"}  # official name: ours
 
 
 def name_of(item: OfficialItem) -> str:
@@ -34,9 +38,10 @@ def name_of(item: OfficialItem) -> str:
 
 
 def alone(item: OfficialItem) -> Any:
-    has_waveform = "waveform" in item.tensors and item.layout == "streaming"
-    is_quick = item.call in ALONE or has_waveform
-    return pytest.param(item, id=name_of(item), marks=() if is_quick else pytest.mark.ci)
+    has_waveform = "waveform" in item.tensors
+    is_quick = item.call in ALONE or (has_waveform and item.layout == "streaming")
+    mark = pytest.mark.ci if has_waveform else pytest.mark.slow
+    return pytest.param(item, id=name_of(item), marks=() if is_quick else mark)
 
 
 def test_goldens_match_the_checkpoints(tiny_folder: Path) -> None:
@@ -53,16 +58,21 @@ def test_greedy_codes_and_waveform_equal_official_ones(
     part = tiny(item.model)
     utterance = generate(part.backend(), item.prompt(part), item.sampling)
     assert np.array_equal(utterance.codes, item.codes)
-    assert utterance.finish_reason == {"eos": "stop", "length": "length"}[item.raw["finish"]]
+    assert utterance.finish_reason == FINISHES[item.raw["finish"]]
     assert len(utterance.samples) == item.raw["num_samples"]
     if (expected := item.tensors.get("waveform")) is not None:
         stride = -(-len(utterance.samples) // len(expected))
         assert np.allclose(utterance.samples[::stride], expected, rtol=0, atol=5e-5)
 
 
-@pytest.mark.default_cases(2)
-@pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.ci)])
-@pytest.mark.parametrize("model", TINY_NAMES)
+# All calls of every model in CI; a third of them with two models by default.
+BATCHES = [
+    *(pytest.param(model, 1, marks=pytest.mark.ci) for model in TINY_NAMES),
+    *((model, 3) for model in ("custom_voice", "custom_voice_projected")),
+]
+
+
+@pytest.mark.parametrize(("model", "stride"), BATCHES)
 def test_greedy_codes_are_equal_in_a_ragged_batch(
     tiny: Callable[[str], Tiny], model: str, stride: int
 ) -> None:
@@ -71,17 +81,19 @@ def test_greedy_codes_are_equal_in_a_ragged_batch(
     # the longest first: it would speak on alone, and a row takes as long as a full pass
     items = sorted(official_items(model), key=lambda item: -len(item.codes))
     items = items[stride - 1 :: stride]  # every third, without the very longest; or all
-    codes = speak_staggered(part.backend(pass_rows=8), part, items)
-    for item, found in zip(items, codes, strict=True):
-        assert np.array_equal(found, item.codes), name_of(item)
+    utterances = speak_staggered(part.backend(pass_rows=8), part, items)
+    for item, (codes, status) in zip(items, utterances, strict=True):
+        assert np.array_equal(codes, item.codes), name_of(item)
+        assert status == FINISHES[item.raw["finish"]], name_of(item)
 
 
 def speak_staggered(
     backend: SteppedBackend, part: Tiny, items: list[OfficialItem]
-) -> list[np.ndarray[tuple[int, int], np.dtype[np.int64]]]:
-    """One more item joins before every step of three frames."""
+) -> list[tuple[NDArray[np.int64], str]]:
+    """The codes and the last status of each item. One joins before every step of three frames."""
     waiting = list(enumerate(items))
     running: dict[int, int] = {}
+    ends: dict[int, str] = {}
     codes: dict[int, list[np.ndarray]] = {i: [] for i, _ in waiting}
     while waiting or running:
         if waiting:
@@ -92,7 +104,8 @@ def speak_staggered(
             codes[index].append(frames.of(row))
             if frames.status[row] in ("stop", "length"):
                 backend.release(running.pop(index))
-    return [np.concatenate(codes[i]) for i in range(len(items))]
+                ends[index] = frames.status[row]
+    return [(np.concatenate(codes[i]), ends[i]) for i in range(len(items))]
 
 
 def with_rows(item: OfficialItem) -> bool:

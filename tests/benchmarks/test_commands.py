@@ -225,7 +225,8 @@ def test_endurance_command(run: Run, tiny_folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "endurance.json"
     with pytest.raises(SystemExit) as ended:
         run("endurance.py", tiny_folder / "custom_voice", "--device", "cpu", "--backend",
-            "cuda_graph", "--frames", "32", "--batch", "1", "--json", path)  # fmt: skip
+            "cuda_graph", "--frames", "32", "--batch", "1", "--json", path,
+            OPENING_FRAMES=12)  # fmt: skip
     assert ended.value.code == 0
     assert all(read(path)["checks"].values())
 
@@ -278,7 +279,10 @@ def test_command_command(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.ci
-def test_start_command(run: Run, tiny_folder: Path, tmp_path: Path) -> None:
+def test_start_command(
+    run: Run, tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")  # a cold start would compile for half a minute
     path = tmp_path / "start.json"
     run("start.py", tiny_folder / "custom_voice", "--device", "cpu", "--backends", "eager",
         "--repeats", "1", "--ready", "--json", path)  # fmt: skip
@@ -314,7 +318,7 @@ def test_serve_command(run: Run, tmp_path: Path) -> None:
     assert "steady" in result
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="several workers need Linux")
 def test_serve_command_with_workers(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "served.json"

@@ -63,12 +63,16 @@ CLOSED = ["0<&-", "1>&-", "2>&-"]
 
 
 def in_ci(*values: object) -> Any:
-    """Mark a further case as slow: every process takes seconds."""
+    """Mark a further case: every process takes seconds."""
     return pytest.param(*values, marks=pytest.mark.ci)
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("closed", [*map(in_ci, CLOSED), " ".join(CLOSED)])
+def by_hand(*values: object) -> Any:
+    """Mark a case that differs little from others."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("closed", [*map(by_hand, CLOSED), in_ci(" ".join(CLOSED))])
 def test_closed_streams_do_not_prevent_file(model: Path, tmp_path: Path, closed: str) -> None:
     done = shell(closed, "Hello.", "-o", "x.wav", *SHORT)
     assert done.returncode == 0
@@ -86,7 +90,7 @@ def test_failure_with_closed_stderr_has_exit_code(model: Path, tmp_path: Path) -
     assert not (tmp_path / "x.wav").exists()
 
 
-@pytest.mark.parametrize("arguments", [["-"], in_ci(["-", "--stream"])])
+@pytest.mark.parametrize("arguments", [["-"], by_hand(["-", "--stream"])])
 def test_closed_stdin_prints_one_line_error(model: Path, arguments: list[str]) -> None:
     done = shell("0<&-", *arguments, "-o", "x.wav")
     assert done.returncode == 1
@@ -103,11 +107,11 @@ TO_STDOUT, FACTS = ["Hello.", "-o", "-", *SHORT], ["Hello.", "-o", "x.wav", "--j
         (TO_STDOUT, *FULL),
         in_ci(TO_STDOUT, *SHUT),
         in_ci(FACTS, *FULL),
-        (FACTS, *SHUT),
+        in_ci(FACTS, *SHUT),
         (["speakers"], *FULL),
-        in_ci(["speakers"], *SHUT),
+        by_hand(["speakers"], *SHUT),
         in_ci(["speakers", "--json"], *FULL),
-        in_ci(["speakers", "--json"], *SHUT),
+        by_hand(["speakers", "--json"], *SHUT),
         *(
             (arguments, *stdout)
             for arguments in (["--help"], ["--version"], ["say", "--help"])
@@ -254,38 +258,40 @@ def test_loading_line_replaces_escape_codes(monkeypatch: pytest.MonkeyPatch) -> 
 # -- checks before the model loads -------------------------------------------------------------
 
 
-@pytest.mark.default_cases(4)
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        [" "],
-        ["Hello. [pause 99s]"],
-        ["Hello.", "--seed=-1"],
-        ["Hello.", "--top-p=2"],
-        ["Hello.", "--temperature=nan"],
-        ["Hello.", "--speed=9"],
-        ["Hello.", "--chunk-frames=0"],
-        ["Hello.", "--min-frames=100", "--max-frames=10"],
-        ["Hello.", "-o", "none/x.wav"],
-        ["clone", "--ref-audio=none.wav", "Hello."],
-        ["clone", "--ref-audio=.", "Hello."],
-        ["voice", "add", "ada", "none.wav"],
-        ["design", "A voice.", " "],
-        ["repl", "--chunk-frames=0"],
-        ["--batch=none.txt", "-o", "out"],
-    ],
-)
+INVALID: list[list[str]] = [
+    [" "],
+    ["Hello. [pause 99s]"],
+    ["Hello.", "--seed=-1"],
+    ["Hello.", "--top-p=2"],
+    ["Hello.", "--temperature=nan"],
+    ["Hello.", "--speed=9"],
+    ["Hello.", "--chunk-frames=0"],
+    ["Hello.", "--min-frames=100", "--max-frames=10"],
+    ["Hello.", "-o", "none/x.wav"],
+    ["clone", "--ref-audio=none.wav", "Hello."],
+    ["clone", "--ref-audio=.", "Hello."],
+    ["voice", "add", "ada", "none.wav"],
+    ["design", "A voice.", " "],
+    ["repl", "--chunk-frames=0"],
+    ["--batch=none.txt", "-o", "out"],
+]
+
+
 def test_invalid_arguments_fail_before_torch_import(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """All commands in one process, which has imported torch as soon as one of them imports it."""
     monkeypatch.chdir(tmp_path)
     code = (
-        "import sys; sys.modules['sounddevice'] = None; from vivace.cli.main import main;"
-        "code = main(); print('torch' in sys.modules, code)"
+        "import json, sys; sys.modules['sounddevice'] = None; from vivace.cli.main import main\n"
+        "for arguments in json.loads(sys.argv[1]):\n"
+        "    print(main(arguments), 'torch' in sys.modules)"
     )
-    done = run_python(code, *arguments)
-    assert done.stdout == "False 1\n", done.stderr
-    assert done.stderr.startswith("vivace: ")
+    done = run_python(code, json.dumps(INVALID))
+    assert done.stdout.splitlines() == ["1 False"] * len(INVALID), done.stderr
+    errors = done.stderr.splitlines()
+    assert len(errors) == len(INVALID)
+    assert all(error.startswith("vivace: ") for error in errors)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -99,8 +99,13 @@ PLANS = re.findall(
 )
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize(("command", "output"), PLANS, ids=[command for command, _ in PLANS])
+@pytest.mark.parametrize(
+    ("command", "output"),
+    [
+        pytest.param(*plan, id=plan[0], marks=pytest.mark.slow if number else pytest.mark.ci)
+        for number, plan in enumerate(PLANS)  # each simulates calls for ten seconds
+    ],
+)
 def test_plan_prints_the_output_in_the_docs(
     command: str, output: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

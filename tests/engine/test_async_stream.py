@@ -6,8 +6,6 @@ import asyncio
 import dataclasses
 import gc
 import itertools
-import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from tests.support import warm
 from tests.support.scripted_backend import SpeakingBackend, wait_until, wait_until_empty
 from vivace import TTS
 from vivace.audio.clip import AudioChunk
@@ -350,12 +349,7 @@ print("exits")
 
 @pytest.mark.ci
 def test_process_exits_cleanly_during_a_turn(tiny_folder: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", EXIT_WHILE_SPEAKING, str(tiny_folder / "custom_voice")],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = warm.run(EXIT_WHILE_SPEAKING, str(tiny_folder / "custom_voice"))
     assert (done.returncode, done.stdout, done.stderr) == (0, "exits\n", "")
 
 
@@ -380,12 +374,7 @@ print("exits")
 
 @pytest.mark.ci
 def test_exit_waits_for_the_thread_that_frees_the_weights(tiny_folder: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FREED_BY_THE_THREAD, str(tiny_folder / "custom_voice")],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = warm.run(FREED_BY_THE_THREAD, str(tiny_folder / "custom_voice"))
     assert (done.returncode, done.stdout, done.stderr) == (0, "exits\nfreed\n", "")
 
 

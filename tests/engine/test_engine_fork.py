@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support import warm
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="fork on Linux")
 
@@ -113,11 +114,6 @@ print("parent and child ended")
     ids=["while speaking", "without use", "several threads", "idle"],
 )
 def test_forked_child_never_hangs(tiny_folder: Path, script: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", BEGIN + script, str(tiny_folder / "custom_voice")],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = warm.run(BEGIN + script, str(tiny_folder / "custom_voice"))
     assert done.returncode == 0, done.stderr
     assert done.stdout == "parent and child ended\n"

@@ -63,8 +63,21 @@ def package_codes(tiny: Tiny, preset: str | None, sampling: SamplingParams) -> N
     return backend.step([slot], sampling.max_frames).of(0)
 
 
-@pytest.mark.parametrize("options", SAMPLINGS.values(), ids=SAMPLINGS)
-@pytest.mark.parametrize("name", ["custom_voice", "custom_voice_projected", "base", "voice_design"])
+MODELS = ("custom_voice", "custom_voice_projected", "base", "voice_design")
+# Every sampling with one model, every model with one sampling; the other pairs are slow.
+PAIRS = [
+    pytest.param(
+        model,
+        options,
+        id=f"{model}-{name}",
+        marks=() if model == MODELS[0] or name == "default" else pytest.mark.slow,
+    )
+    for model in MODELS
+    for name, options in SAMPLINGS.items()
+]
+
+
+@pytest.mark.parametrize(("name", "options"), PAIRS)
 def test_codes_equal_those_of_the_eager_backend(
     name: str, options: dict[str, Any], exported: Exported, tiny: Callable[[str], Tiny]
 ) -> None:

@@ -188,6 +188,20 @@ def server() -> Server:
     return _servers[0]
 
 
+def run(code: str, *arguments: str, timeout_s: float = 300.0) -> subprocess.CompletedProcess[str]:
+    """Run code to its end in a process that has already imported torch."""
+    process = server().start(
+        code,
+        arguments,
+        env=os.environ,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    output, error = process.communicate(timeout=timeout_s)
+    return subprocess.CompletedProcess([], process.wait(), output.decode(), error.decode())
+
+
 def end() -> None:
     """Stop the fork server after the last test."""
     while _servers:

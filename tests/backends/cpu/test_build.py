@@ -243,8 +243,16 @@ def test_two_processes_compile_at_once(load: Load, sources: Path) -> None:
     load()
 
 
-def test_library_of_the_package_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All sources, without warnings."""
-    monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-Werror"))
+@pytest.mark.parametrize(
+    "is_optimized",
+    [pytest.param(False, marks=pytest.mark.ci), pytest.param(True, marks=pytest.mark.slow)],
+)
+def test_library_of_the_package_compiles_without_warnings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_optimized: bool
+) -> None:
+    """Optimization takes most of the time, and few warnings depend on it."""
+    flags = () if is_optimized else ("-O0",)
+    monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-Werror", *flags))
+    monkeypatch.setattr(build, "FAST_FLAGS", flags or build.FAST_FLAGS)
     build.build_library("c++", tmp_path / "library.so", PATIENCE_S)
     build._open(tmp_path / "library.so")

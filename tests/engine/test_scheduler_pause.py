@@ -251,6 +251,24 @@ def test_utterance_waiting_for_text_is_paused() -> None:
     assert scheduler.active == [utterance]
 
 
+def test_resumed_and_admitted_utterances_keep_their_order() -> None:
+    scheduler: Scheduler[Utterance] = Scheduler(EngineLimits(), 5)
+    several = [make_utterance(seed=seed) for seed in range(4)]
+    for one in several:
+        running(scheduler, one, MAX_AHEAD)
+    scheduler.pause_unread()
+    assert scheduler.active == []
+    for one in (several[2], several[0]):
+        scheduler.resume(one)
+    scheduler.queue.append(new := make_utterance(seed=4))
+    assert scheduler.plan().admitted == (new,)
+    assert scheduler.active == [several[0], several[2], new]
+    scheduler.resume(several[3])
+    scheduler.remove(several[0])
+    assert scheduler.active == [several[2], several[3], new]
+    assert scheduler.running == [*several[1:], new]
+
+
 def test_request_of_a_paused_utterance_resumes_it(engine: Engine) -> None:
     paused = make_utterance()
     reader = pause(engine, paused)

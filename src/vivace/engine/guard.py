@@ -39,12 +39,14 @@ class StallDetector:
 
     def observe(self, codes: NDArray[np.int64], levels: Sequence[float]) -> int:
         """The length of the stall that the last frames belong to; 0 if there is none."""
+        last, num_silent = self._last, self._num_silent
         for code, level in zip(codes[:, 0].tolist(), levels, strict=True):
-            if self._has_repeats or code in self._last:
+            if self._has_repeats or code in last:
                 self._count_repeats(code)
-            self._last.appendleft(code)
-            self._num_silent = self._num_silent + 1 if level < SILENCE else 0
-        if not self._has_repeats and self._num_silent < STALL_FRAMES:
+            last.appendleft(code)
+            num_silent = num_silent + 1 if level < SILENCE else 0
+        self._num_silent = num_silent
+        if not self._has_repeats and num_silent < STALL_FRAMES:
             return 0
         stalled = max(self._num_silent, *self._num_repeated)
         return stalled if stalled >= STALL_FRAMES else 0

@@ -238,8 +238,8 @@ class Scheduler(Generic[S]):
         while count and self._has_slot():
             count -= 1
             one = self.queue.popleft()
+            self.active.append(one)  # first: it may be made again from `running`
             self.running.append(one)
-            self.active.append(one)
             yield one
 
     def _plan_one(self, admitted: tuple[S, ...], missing: Mapping[S, int]) -> Plan[S]:

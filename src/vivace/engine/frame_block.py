@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +15,11 @@ from vivace.speech import FinishReason
 T = TypeVar("T", bound=np.generic)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FrameBlock:
-    """Consecutive frames. Only the last block of an utterance may be empty."""
+class FrameBlock(NamedTuple):
+    """Consecutive frames. Only the last block of an utterance may be empty.
+
+    A tuple, because the engine makes one for every stream of a turn.
+    """
 
     codes: NDArray[np.int64]  # [frames, codebooks]
     samples: Samples
@@ -39,7 +39,7 @@ class FrameBlock:
         if not num_frames:
             return self
         samples = self.samples[num_frames * self._frame_size :]
-        return dataclasses.replace(self, codes=self.codes[num_frames:], samples=samples)
+        return self._replace(codes=self.codes[num_frames:], samples=samples)
 
 
 NO_FRAMES = FrameBlock(np.empty((0, 0), np.int64), np.empty(0, np.float32))

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Triton kernels of the codec's decoder; activations are [batch, time, channels].
+"""Triton kernels of the codec's products and convolutions; activations are [batch, time, channels].
 
 Channels are last so that every filter tap reads whole cache lines and the outputs of a transposed
 convolution are written in temporal order. A causal layer reads past inputs from its slot's history,
@@ -40,7 +40,7 @@ def _within(x, dtype: tl.constexpr):
 
 
 @triton.jit
-def _rounded(x, PRECISION: tl.constexpr):
+def rounded(x, PRECISION: tl.constexpr):
     """Round to the nearest TF32 number; a tensor core would truncate."""
     if PRECISION == "tf32":
         bits = (x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000
@@ -119,11 +119,11 @@ def product_kernel(
         w = tl.load(w_row[:, None] + c, mask=w_mask, other=0.0)
         if norm is not None:
             # A tensor core adds in the same order for every tile.
-            square = _rounded(a * a, PRECISION)
+            square = rounded(a * a, PRECISION)
             squares = tl.dot(square, ones, squares, input_precision=PRECISION)
             a *= tl.load(norm + c, mask=c < in_size, other=0.0)
         if a.dtype == tl.float32:
-            a = _rounded(a, PRECISION)
+            a = rounded(a, PRECISION)
         acc = tl.dot(a, tl.trans(w), acc, input_precision=PRECISION)
         if IS_GATED:
             up_row = w_row + out_size.to(tl.int64) * in_size
@@ -302,67 +302,3 @@ def mix_kernel(
     value = value * scale * tl.load(norm_weight + c, mask=mask, other=0.0)
     value += tl.load(norm_bias + c, mask=mask, other=0.0)
     tl.store(out + m.to(tl.int64) * size + c, value, mask=mask)
-
-
-@triton.jit(do_not_specialize=["length"])
-def attend_kernel(
-    qkv, ring, slots, num_seen, frequencies, out,
-    length, slot_stride, softmax_scale,
-    NUM_HEADS: tl.constexpr, NUM_KV: tl.constexpr, D: tl.constexpr, WINDOW: tl.constexpr,
-    RING: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_K: tl.constexpr,
-    PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Rotate, store keys and values in the slot's ring, attend to its last WINDOW frames.
-
-    A ring is [2, NUM_KV, RING, D], keys before values; BLOCK_D is half of D or more.
-    """
-    batch, head = tl.program_id(0), tl.program_id(1)
-    kv_head = head // (NUM_HEADS // NUM_KV)
-    slot = tl.load(slots + batch)
-    seen = tl.load(num_seen + slot)
-    half = D // 2
-    t = tl.arange(0, BLOCK_T)
-    d = tl.arange(0, BLOCK_D)
-    is_new = (t < length)[:, None] & (d < half)[None, :]
-    row = qkv + (batch * length + t).to(tl.int64)[:, None] * ((NUM_HEADS + 2 * NUM_KV) * D)
-    angle = (seen + t).to(tl.float32)[:, None] * tl.load(frequencies + d, d < half, 0.0)[None, :]
-    cos, sin = tl.cos(angle), tl.sin(angle)
-    q_at = row + head * D + d[None, :]
-    q_low, q_high = tl.load(q_at, is_new, 0.0), tl.load(q_at + half, is_new, 0.0)
-    k_at = row + (NUM_HEADS + kv_head) * D + d[None, :]
-    k_low, k_high = tl.load(k_at, is_new, 0.0), tl.load(k_at + half, is_new, 0.0)
-    v_at = k_at + NUM_KV * D
-    v_low, v_high = tl.load(v_at, is_new, 0.0), tl.load(v_at + half, is_new, 0.0)
-    keys = ring + slot * slot_stride + kv_head * (RING * D)
-    values = keys + NUM_KV * RING * D
-    place = ((seen + t) % RING)[:, None] * D + d[None, :]
-    tl.store(keys + place, k_low * cos - k_high * sin, mask=is_new)
-    tl.store(keys + place + half, k_high * cos + k_low * sin, mask=is_new)
-    tl.store(values + place, v_low, mask=is_new)
-    tl.store(values + place + half, v_high, mask=is_new)
-    tl.debug_barrier()  # the new frames are read back below
-    # A key's place in the sums is its place in the ring, for every chunk size.
-    j = tl.arange(0, BLOCK_K)
-    last = seen + length - 1
-    position = last - (last + RING - j) % RING  # newest position stored at ring place j
-    is_key = (position >= 0) & (j < RING)
-    place = j[:, None] * D + d[None, :]
-    mask = is_key[:, None] & (d < half)[None, :]
-    k_low, k_high = tl.load(keys + place, mask, 0.0), tl.load(keys + place + half, mask, 0.0)
-    v_low, v_high = tl.load(values + place, mask, 0.0), tl.load(values + place + half, mask, 0.0)
-    k_low, k_high = _rounded(k_low, PRECISION), _rounded(k_high, PRECISION)
-    v_low, v_high = _rounded(v_low, PRECISION), _rounded(v_high, PRECISION)
-    low = _rounded(q_low * cos - q_high * sin, PRECISION)
-    high = _rounded(q_high * cos + q_low * sin, PRECISION)
-    scores = tl.dot(low, tl.trans(k_low), input_precision=PRECISION)
-    scores = tl.dot(high, tl.trans(k_high), scores, input_precision=PRECISION)
-    age = (seen + t)[:, None] - position[None, :]
-    is_near = is_key[None, :] & (age >= 0) & (age < WINDOW)
-    scores = tl.where(is_near, scores * softmax_scale, -float("inf"))
-    # A row after `length` may have no visible key.
-    peak = tl.maximum(tl.max(scores, axis=1), -1e30)
-    share = tl.exp(scores - peak[:, None])
-    share = _rounded(share / tl.maximum(tl.sum(share, axis=1), 1e-30)[:, None], PRECISION)
-    at = out + (batch * length + t).to(tl.int64)[:, None] * (NUM_HEADS * D) + head * D + d[None, :]
-    tl.store(at, tl.dot(share, v_low, input_precision=PRECISION), mask=is_new)
-    tl.store(at + half, tl.dot(share, v_high, input_precision=PRECISION), mask=is_new)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from vivace.backends.cuda_graph import codec_kernels as kernels
+from vivace.backends.cuda_graph.codec_attention import attend_kernel
 from vivace.backends.cuda_graph.codec_tiles import HALF, SPLIT, UnitTile, pick_tile, pick_unit_tile
 from vivace.backends.cuda_graph.codec_wgmma import Inputs, Outputs, WideUnit
 from vivace.backends.cuda_graph.tiles import power_of_two
@@ -296,7 +297,7 @@ class RingAttention:
         batch, length, _ = qkv.shape
         ring = past.histories.view(self.ring)
         out = qkv.new_empty(batch, length, self.num_heads * self.head_dim)
-        kernels.attend_kernel[(batch, self.num_heads)](
+        attend_kernel[(batch, self.num_heads)](
             qkv, ring, past.slots, past.num_seen, self.frequencies, out,
             length, ring.stride(0), self.head_dim**-0.5,
             NUM_HEADS=self.num_heads, NUM_KV=self.num_kv_heads, D=self.head_dim,

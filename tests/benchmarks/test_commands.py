@@ -197,7 +197,7 @@ def test_latency_command(run: Run, tiny_folder: Path, tmp_path: Path) -> None:
     where, size = ["--device", "cpu", "--dtype", "float32"], ["--frames", "12", "--repeats", "1"]
     path = tmp_path / "latency.json"
     run("latency.py", tiny_folder / "custom_voice", *where, *size, "--layers", "plain",
-        "--batches", "1", "--json", path)  # fmt: skip
+        "--batches", "1", "--json", path, CHUNKS=(1, 4), COMPARED=8)  # fmt: skip
     [result] = read(path)["results"]
     assert result["same_codes_alone_and_in_company"]
     assert result["streams"]["1"]["audio_s_per_s"] > 0
@@ -235,7 +235,7 @@ def test_endurance_command(run: Run, tiny_folder: Path, tmp_path: Path) -> None:
 def test_watch_command(run: Run, tmp_path: Path, restored_limits: None) -> None:
     path = tmp_path / "watch.json"
     run("watch.py", "embedded", "--device", "cpu", "--backend", "eager", "--streams", "1",
-        "--rounds", "1", "--json", path)  # fmt: skip
+        "--rounds", "1", "--json", path, NUM_FRAMES=24)  # fmt: skip
     [row] = read(path)["rows"]
     assert row["audio_s_per_s_checked"] > 0
 
@@ -299,7 +299,7 @@ def test_start_command(
 def test_audible_command(run: Run, tiny_folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "audible.json"
     run("audible.py", tiny_folder / "custom_voice", "--device", "cpu", "--backend", "eager",
-        "--repeats", "1", "--seconds", "0.1", "--json", path)  # fmt: skip
+        "--repeats", "1", "--seconds", "0.1", "--json", path, NUM_FRAMES=10, WARM_UP=1)  # fmt: skip
     rows = read(path)["results"]
     assert [row["silent_frames"] for row in rows] == [1, 6]
     for row in rows:

@@ -41,7 +41,7 @@ CORRECT = [
     "The children were playing in the garden.",
     "Nobody knew who had written the letter.",
 ]
-NUM_QUICK = 3  # sentences of a default run
+NUM_QUICK, NUM_CI = 3, 8  # sentences of a default run and of `.ci/run`
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,8 @@ def test_damaged_codes_have_a_fault(voice: GuardedVoice, speech: Speech, name: s
     "index",
     [
         *range(NUM_QUICK),
-        *(pytest.param(n, marks=pytest.mark.ci) for n in range(NUM_QUICK, len(CORRECT))),
+        *(pytest.param(n, marks=pytest.mark.ci) for n in range(NUM_QUICK, NUM_CI)),
+        *(pytest.param(n, marks=pytest.mark.slow) for n in range(NUM_CI, len(CORRECT))),
     ],
 )
 def test_correct_sentence_raises_no_alarm(voice: GuardedVoice, index: int) -> None:

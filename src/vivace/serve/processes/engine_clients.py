@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
 
 from vivace.remote.host import HostedConnection
 from vivace.remote.wire import Fields
@@ -13,6 +13,7 @@ from vivace.serve.model_registry import ModelRegistry
 from vivace.voices.voice import Voice
 
 MAX_CLONES = 32  # cached voices of recordings
+QUIET_METHODS = ("begin", "end")  # wait for another call or for the next publication of the load
 
 
 class Client:
@@ -63,6 +64,27 @@ class Client:
             quarantine.end(model, digest)
         for name, number in self._uses.items():
             registry.use(name, -number)
+
+
+class ReceivedCalls:
+    """Calls of workers that wait for the event loop, in the order in which they arrived.
+
+    Threads of connections add calls, and the event loop takes them. Every request sends two notes.
+    If each of them woke the event loop, the loop would take the GIL from the engine's thread.
+    """
+
+    def __init__(self) -> None:
+        self._calls: deque[tuple[HostedConnection, Fields]] = deque()
+
+    def add(self, connection: HostedConnection, calls: Iterable[Fields]) -> bool:
+        """Returns whether the event loop must take the calls at once."""
+        new = [(connection, call) for call in calls]
+        self._calls.extend(new)
+        return any(call.values["method"] not in QUIET_METHODS for _, call in new)
+
+    def take(self) -> Iterator[tuple[HostedConnection, Fields]]:
+        while self._calls:
+            yield self._calls.popleft()
 
 
 class VoiceCache:

@@ -36,7 +36,7 @@ from vivace.serve.processes.control import (
     ControlChannel,
     Values,
 )
-from vivace.serve.processes.engine_clients import Client, VoiceCache, voice_key
+from vivace.serve.processes.engine_clients import Client, ReceivedCalls, VoiceCache, voice_key
 from vivace.serve.processes.shared_counts import SharedCounts
 from vivace.serve.processes.shared_metrics import ServerMetrics
 
@@ -66,6 +66,7 @@ class EngineProcess:
                 assignment.crash_state, self._recovery.crashes, self._recovery.quarantine
             )
         self._clients: dict[int, Client] = {}  # by worker
+        self._received = ReceivedCalls()
         self._locks = {"suspect": asyncio.Lock(), "enrolment": asyncio.Lock()}
         self._clones = VoiceCache()
         self._is_over = asyncio.Event()
@@ -164,11 +165,15 @@ class EngineProcess:
 
     def _receive_calls(self, connection: HostedConnection, calls: list[Fields]) -> None:
         """Called by the thread of the connection."""
-        with suppress(RuntimeError):  # this process ends
-            self._loop.call_soon_threadsafe(self._handle_all, connection, calls)
+        names = self.registry.names
+        is_examined = any(self.registry.entry(name).is_suspect for name in names)
+        # While a model is examined, the quarantine must know every request in flight.
+        if self._received.add(connection, calls) or is_examined:
+            with suppress(RuntimeError):  # this process ends
+                self._loop.call_soon_threadsafe(self._handle_received)
 
-    def _handle_all(self, connection: HostedConnection, calls: list[Fields]) -> None:
-        for call in calls:
+    def _handle_received(self) -> None:
+        for connection, call in self._received.take():
             self._handle(connection, call)
 
     def _handle(self, connection: HostedConnection, call: Fields) -> None:
@@ -259,6 +264,7 @@ class EngineProcess:
         while True:
             began = time.perf_counter()
             try:
+                self._handle_received()
                 self._publish_loads()
                 self._broadcast()
                 self._send_crash_state()

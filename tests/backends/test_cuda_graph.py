@@ -25,7 +25,7 @@ from vivace.backends.cuda_graph import codec as codec_module
 from vivace.backends.cuda_graph import layers as layers_module
 from vivace.backends.cuda_graph import prefill as prefill_module
 from vivace.backends.cuda_graph import stepper as stepper_module
-from vivace.backends.cuda_graph.backend import CudaGraphBackend
+from vivace.backends.cuda_graph.backend import LOOKAHEAD, CudaGraphBackend
 from vivace.backends.cuda_graph.buckets import CODEC_FRAMES, fit, spans, split_frames
 from vivace.backends.cuda_graph.codec import pick_decoder
 from vivace.backends.cuda_graph.codec_plain import PlainDecoder
@@ -436,6 +436,38 @@ def test_stop_and_length_have_different_status(part: Tiny) -> None:
     assert frames.lengths == (len(stopping.codes), 5)
     assert backend.step(slots, 3).lengths == (0, 0)
     assert backend.step([], 3).codes.shape == (0, 0, 16)
+
+
+def test_step_does_not_wait_for_frames_queued_behind_the_end(
+    part: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = graph_backend(part)
+    stopping = next(i for i in official_items("custom_voice_projected") if i.raw["finish"] == "eos")
+    queue, num_queued, num_read = backend._queue, [0], [0]
+
+    def counted_queue(live: Any, num_frames: int) -> Callable[[], Frames]:
+        wait = queue(live, num_frames)
+        num_queued[0] += 1
+
+        def counted_wait() -> Frames:
+            num_read[0] += 1
+            return wait()
+
+        return counted_wait
+
+    monkeypatch.setattr(backend, "_queue", counted_queue)
+    slot = backend.admit(stopping.prompt(part), stopping.sampling)
+    wait = backend.start_step([slot], len(stopping.codes) + 20)
+    num_groups = len(stopping.codes) // LOOKAHEAD + 1  # the end of speech is one more frame
+    for _ in range(2):  # a repeated call waits for no more frames
+        frames = wait()
+        assert frames.status == ("stop",)
+        assert np.array_equal(frames.of(0), stopping.codes)
+        assert (num_read[0], num_queued[0]) == (num_groups, num_groups + 1)
+    backend.release(slot)
+    prompt = make_prompt(part, "In the same row.")
+    slot = backend.admit(prompt, params(3))
+    assert np.array_equal(backend.step([slot], 24).of(0), speak(part.backend(), prompt, params(3)))
 
 
 # --- Samples ----------------------------------------------------------------------------------

@@ -162,8 +162,9 @@ class CudaGraphBackend:
         """Queue the first frames; the returned call waits for them and queues the others.
 
         Frames are queued `LOOKAHEAD` at a time, one such group ahead of the host, so that few
-        frames are computed after the end of speech. No frames are queued beyond the limits of all
-        slots. Wait for a slot's step before the next one.
+        frames are computed after the end of speech. The call does not wait for the group that is
+        queued when all slots end. No frames are queued beyond the limits of all slots. Wait for a
+        slot's step before the next one.
         """
         live = [self._slots[slot] for slot in slots]
         num_frames = min(num_frames, max([1, *[slot.num_left for slot in live]]))
@@ -176,10 +177,13 @@ class CudaGraphBackend:
             if not left:
                 self._renderer.start_ahead(live, num_frames)
 
+        def has_ended() -> bool:
+            return all(slot.is_over for slot in live)
+
         def wait() -> Frames:  # may be called again after an interrupt
-            while len(made) < len(waits):
+            while len(made) < len(waits) and not (made and has_ended()):
                 made.append(waits[len(made)]())
-                if left and not all(slot.is_over for slot in live):
+                if left and not has_ended():
                     # Removed before queuing: after an interrupt a half-queued group must not be
                     # queued again. Its frames are returned by the slot's next step.
                     size = left.pop(0)

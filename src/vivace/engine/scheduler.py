@@ -15,6 +15,8 @@ many frames to make.
   order in which their playback needs frames.
 - On a CPU, where batching gains nothing, a turn steps one utterance: new ones first, then the one
   that has waited longest.
+- While the frames of an utterance that runs alone are rendered, and its reader waits for a whole
+  turn, the next turn is as long. Other turns ahead of readers are short.
 - An utterance is paused while its client has not read the frames that may be made ahead.
 
 The scheduler works on plain numbers. It does not import torch, threading or HTTP code.
@@ -43,6 +45,7 @@ class Schedulable(Protocol):
 
     num_made: int  # frames, including those being rendered
     num_rendered: int
+    num_wanted: int  # frames that its reader waits for; 0: it does not wait
     admitted_at: float  # when it got its first slot
     read_at: float  # when its reader last asked for frames
     is_paused: bool
@@ -262,7 +265,10 @@ class Scheduler(Generic[S]):
         if self.shares_work:
             is_silent = len(batch) <= MAX_SILENT_BATCH and any(one.is_silent for one in batch)
             least = 1 if is_silent else self._pace.min_frames
-            fewest = self._turn_frames(missing, least)
+            if missing or is_silent:
+                fewest = self._turn_frames(missing, least)
+            else:
+                fewest = self._num_ahead_frames(batch)
         else:
             fewest = min(missing.values())
         return min(fewest, most, self._pace.max_frames)
@@ -277,9 +283,29 @@ class Scheduler(Generic[S]):
             fewest = num_frames if fewest is None else min(fewest, num_frames)
         return least if fewest is None else fewest
 
+    def _num_ahead_frames(self, batch: Sequence[S]) -> int:
+        """Frames of a turn that no reader waits for."""
+        least, [first, *_] = self._pace.min_frames, batch
+        if not self._reads_whole_turns(first):
+            return least
+        return max(least, min(first.num_wanted, self._pace.max_ahead - self._num_ahead(first)))
+
+    def _num_ahead(self, one: S) -> int:
+        """Frames made ahead. Those that the reader of whole turns waits for do not count."""
+        return one.num_ahead - (one.num_wanted if self._reads_whole_turns(one) else 0)
+
+    def _reads_whole_turns(self, one: S) -> bool:
+        """Whether it runs alone and its reader waits for as many frames as a turn makes.
+
+        Such a reader, as of `TTS.speak`, asks for as many again. The next turn is as long and
+        starts while the last one is rendered, so that the device is not idle until the request.
+        """
+        return len(self.running) == 1 and one.num_wanted >= self._pace.max_frames
+
     def _may_run_ahead(self, one: S) -> bool:
-        max_ahead = self._pace.max_ahead if self.shares_work else 0
-        return one.num_made > 0 and one.is_running and one.num_ahead < max_ahead
+        if not self.shares_work or not one.num_made or not one.is_running:
+            return False
+        return self._num_ahead(one) < self._pace.max_ahead
 
     def _begins(self, one: S) -> bool:
         """Whether it has frames, but fewer than a turn makes."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from vivace.backends.base import Backend, Frames, Rendered, Slot
@@ -27,6 +26,22 @@ class Spent:
     admit_s: float = 0.0
     step_s: float = 0.0
     render_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Clock:
+    """Adds the time of a `with` block to a field of `Spent`."""
+
+    spent: Spent
+    name: str
+    began: float = 0.0
+
+    def __enter__(self) -> None:
+        self.began = time.perf_counter()
+
+    def __exit__(self, *exception: object) -> None:
+        seconds = time.perf_counter() - self.began
+        setattr(self.spent, self.name, getattr(self.spent, self.name) + seconds)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,6 +68,8 @@ class Pipeline:
         self._refused: list[Utterance] = []  # not admitted for lack of memory
         self._starved: list[Utterance] = []  # made no frames for lack of memory
         self.spent = Spent()
+        self._step_clock = Clock(self.spent, "step_s")
+        self._render_clock = Clock(self.spent, "render_s")
 
     @property
     def can_start(self) -> bool:
@@ -127,7 +144,7 @@ class Pipeline:
 
     def _start(self, utterances: Sequence[Utterance], num_frames: int) -> None:
         self._at_risk = utterances
-        with self._clock("step_s"):
+        with self._step_clock:
             slots = _slots(utterances)
             wait = self._backend.start_step(slots, num_frames)
         self._frames = FramesInFlight(utterances, slots, wait)
@@ -135,7 +152,7 @@ class Pipeline:
     def _collect(self, flight: FramesInFlight) -> None:
         """Wait for frames and start rendering them."""
         self._at_risk = flight.utterances
-        with self._clock("step_s"):
+        with self._step_clock:
             frames = flight.wait()
         self._frames = None
         pairs = zip(flight.utterances, flight.slots, strict=True)
@@ -147,14 +164,14 @@ class Pipeline:
                 self._starved.append(one)
         if utterances:
             slots = _slots(utterances)
-            with self._clock("render_s"):
+            with self._render_clock:
                 wait = self._backend.start_render(slots, frames)
             self._samples = SamplesInFlight(utterances, slots, frames, wait)
 
     def _deliver(self, flight: SamplesInFlight) -> None:
         """Wait for samples and give them to their utterances."""
         self._at_risk = flight.utterances
-        with self._clock("render_s"):
+        with self._render_clock:
             sound = flight.wait()
         self._samples = None
         frames = flight.frames
@@ -167,14 +184,6 @@ class Pipeline:
                     frames.status[row],
                     frames.places_of(row),
                 )
-
-    @contextmanager
-    def _clock(self, name: str) -> Iterator[None]:
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            setattr(self.spent, name, getattr(self.spent, name) + time.perf_counter() - began)
 
 
 def _slots(utterances: Sequence[Utterance]) -> list[Slot]:

@@ -102,16 +102,24 @@ class EngineWorker:
             self.num_faults = 0
         except BaseException as fault:
             self.settle(fault, pipeline.give_up())
+        is_delivered = not pipeline.is_rendering  # otherwise the next turn delivers
+        if is_delivered:
+            self._wake_readers()
         self._wait_for_memory(*pipeline.take_waiting())
         self.sweep()
-        if not pipeline.is_rendering:  # otherwise the next turn delivers
-            for one in [one for one in self.scheduler.active if one.num_wanted]:
-                one.wake_if_ready()
+        if is_delivered:
             self.scheduler.pause_unread()
         if len(plan.admitted) == 1:
             self.waits.observe_admission(time.perf_counter() - began)
         self._report(plan, began)
         return True
+
+    def _wake_readers(self) -> None:
+        """Wake the readers whose requests can be answered. `sweep` wakes those of utterances that
+        are over, after it released their slots."""
+        for one in [one for one in self.scheduler.active if one.num_wanted]:
+            if not one.is_over:
+                one.wake_if_ready()
 
     def _wait_for_memory(self, refused: Sequence[Utterance], starved: Sequence[Utterance]) -> None:
         self.scheduler.wait_for_memory(refused, starved)

@@ -147,7 +147,7 @@ class DialogueStreamOptions(LineOptions, StreamOptions):
 
 def check_names(given: Iterable[str], known: Collection[str]) -> None:
     """Raise RequestError for names that are not `known`."""
-    if unknown := sorted(set(given) - set(known)):
+    if unknown := sorted({name for name in given if name not in known}):
         near = [word for name in unknown for word in get_close_matches(name, known, 1)]
         hint = f"did you mean {near[0]}?" if near else f"try one of: {', '.join(sorted(known))}"
         raise RequestError(f"no option named {', '.join(unknown)}; {hint}")

@@ -7,6 +7,7 @@ weights and can be printed as a table.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -19,6 +20,7 @@ from vivace.model.config import NO_CODE, SPEAKER, ModelConfig, TalkerConfig
 from vivace.speech import AUTO_LANGUAGE, TextLayout
 
 T = TypeVar("T")
+_NO_CODE_BYTES = np.int64(NO_CODE).tobytes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +241,8 @@ class _Rows:
 
     def _codes(self) -> NDArray[np.int64]:
         shape = len(self.text), self.config.talker_config.num_code_groups
-        codes = np.full(shape, NO_CODE, dtype=np.int64)
+        # `np.full` would release the GIL and wait to get it back.
+        codes = np.frombuffer(bytearray(_NO_CODE_BYTES * math.prod(shape)), np.int64).reshape(shape)
         codes[:, 0] = self.first_codes
         if self.reference is not None:
             codes[self.reference_row : self.reference_row + len(self.reference)] = self.reference

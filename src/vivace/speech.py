@@ -119,13 +119,18 @@ class SamplingParams:
         Args:
             changes: New values by field name.
         """
-        if unknown := sorted(changes.keys() - set(self.__slots__)):
+        if unknown := sorted(name for name in changes if name not in self.__slots__):
             raise RequestError(
                 f"no sampling argument named {', '.join(unknown)}; "
                 f"try one of: {', '.join(sorted(self.__slots__))}"
             )
-        kept = {name: getattr(self, name) for name in self.__slots__ if name not in changes}
-        params = SamplingParams(**kept, **changes)
+        params = object.__new__(SamplingParams)
+        for name in self.__slots__:  # the values of this object were checked
+            if name in changes:
+                params._settle(name, changes[name])
+            else:
+                object.__setattr__(params, name, getattr(self, name))
+        params._check()
         if params.temperature == 0 and "temperature" in changes:
             greedy = changes.get("predictor_temperature", 0.0)
             params = dataclasses.replace(params, predictor_temperature=greedy)
@@ -168,9 +173,11 @@ class SamplingOptions:
     @property
     def sampling(self) -> dict[str, Any]:
         """The sampling options that replace the checkpoint's values."""
-        names = SamplingOptions.__dataclass_fields__
-        values = {name: getattr(self, name) for name in names}
-        return {name: value for name, value in values.items() if value is not FROM_CHECKPOINT}
+        return {
+            name: value
+            for name in SamplingOptions.__dataclass_fields__
+            if (value := getattr(self, name)) is not FROM_CHECKPOINT
+        }
 
 
 def as_whole_number(name: str, value: object) -> int:

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from tests.support.text_stages import cut, plan_utterances, read_events
 from vivace.errors import RequestError
+from vivace.text.lexicon import Lexicon
 from vivace.text.markup import remove_markup
 from vivace.text.options import ScriptOptions
 from vivace.text.pauses import Pause
+from vivace.text.pipeline import is_one_utterance
 
 UNITS = [
     *("a", "B", "word", "7", "é", "e\u0301", "字", "は", "한", "Ж", "ש"),
@@ -105,3 +107,38 @@ def test_every_kind_of_white_space_is_stripped(unit: str) -> None:
     text = unit * 400 + "Hello." + unit * 400 + "[pause 1s]" + unit * 400
     said = [part for part in plan_utterances(text, ScriptOptions()) if isinstance(part, str)]
     assert [part.strip() for part in said] == ["Hello."]
+
+
+plain_texts = st.text(st.sampled_from([*map(chr, range(32, 127)), "é", "\n", "\t"]), max_size=40)
+
+
+@given(plain_texts, options)
+@settings(deadline=None, max_examples=400)
+@example(" Hello. It is 5 o'clock!  Yes. ", ScriptOptions(packing="whole"))
+@example(" Hello. It is 5 o'clock! ", ScriptOptions(packing="whole", paragraph_s=0.9))
+@example("- one. 2) two", ScriptOptions(packing="whole", max_chars=None))
+@example("...", ScriptOptions(packing="whole"))
+def test_text_known_as_one_utterance_is_not_changed_by_the_pipeline(
+    text: str, wanted: ScriptOptions
+) -> None:
+    if is_one_utterance(text, wanted):
+        assert plan_utterances(text, wanted) == [text]
+
+
+def test_short_plain_text_is_known_as_one_utterance() -> None:
+    known = ScriptOptions(packing="whole", paragraph_s=0.5, max_chars=60)
+    text = "The old clock struck nine, and everybody (at once) looked up."
+    assert is_one_utterance(text[:60], known)
+    assert not is_one_utterance(text[:60], replace(known, max_chars=59))
+    assert not is_one_utterance(text[:60], replace(known, packing="words"))
+    for changed in ("Wait [pause 1s] here.", "Two\nlines.", "Two  spaces.", "Café.", "...", ""):
+        assert not is_one_utterance(changed, known)
+    for rewriting in (
+        replace(known, normalize=True),
+        replace(known, clean=True),
+        replace(known, plain_breaks=True),
+        replace(known, min_chars=10),
+        replace(known, letter_names={"A": "eh"}),
+        replace(known, lexicon=Lexicon.of({"clock": "klok"}).tries("english")),
+    ):
+        assert not is_one_utterance(text[:60], rewriting)

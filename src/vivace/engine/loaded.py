@@ -189,12 +189,13 @@ class LoadedCheckpoint:
     ) -> Stream:
         """Open a stream. With `wake`, the caller reads it in steps."""
         engine, options = self.client, request.options
+        sampling = options.sampling
         settings = StreamSettings(
-            sampling=self._settle_sampling(options.sampling),
+            sampling=self._settle_sampling(sampling),
             sizes=chunk_sizes(chunk_frames),
             speed=options.speed,
             is_guarded=options.guard,
-            is_limited="max_frames" in options.sampling,
+            is_limited="max_frames" in sampling,
         )
         open_pass, offer = self._attention_calls()
         checks_words = options.guard and not request.verbatim
@@ -213,12 +214,18 @@ class LoadedCheckpoint:
 
     def file_mark(self, marking: Marking, *voices: str | Voice | None) -> FileMark | None:
         """The metadata of a file that contains speech of these voices."""
+        if not marking.has_metadata:
+            return None
         is_designed = self.checkpoint.config.tts_model_type == "voice_design"
         kinds: list[VoiceKind] = [
             "designed" if is_designed else "cloned" if isinstance(voice, Voice) else "preset"
             for voice in voices
         ]
-        return marking.file_mark(model_id(self.checkpoint.folder), *kinds)
+        return marking.file_mark(self._model_id, *kinds)
+
+    @cached_property
+    def _model_id(self) -> str:
+        return model_id(self.checkpoint.folder)  # reads links
 
     def close(self) -> None:
         """Free the weights."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 from vivace.errors import RequestError, TextError
 from vivace.text.letters import Letters, close_gaps
@@ -48,7 +49,7 @@ class PartReader:
     ) -> None:
         self._options, self._letters = options, letters
         self._letter_error, self._skips_letters = letter_error, skips_letters
-        self._pipeline = TextPipeline(options, words)
+        self._words = words
         self._events: deque[Event] = deque()
         self._beginning = _Beginning(options, letters)
         self._utterance: UtteranceText | None = None  # the last one returned
@@ -57,6 +58,10 @@ class PartReader:
         self._is_complete = False  # no more text follows
         self._error: Exception | None = None
         self.skipped: list[str] = []
+
+    @cached_property
+    def _pipeline(self) -> TextPipeline:
+        return TextPipeline(self._options, self._words)
 
     def feed(self, piece: str) -> None:
         self._add(self._pipeline.feed(piece))

@@ -64,6 +64,9 @@ class PromptWriter:
         self._config = config
         self.tokenizer = tokenizer
         self.letters = Letters.of(config.talker_config.codec_language_id)
+        # Options of requests without a lexicon, by everything that decides them. A request is
+        # checked before, so that the number of entries is limited.
+        self._script_options: dict[tuple[object, ...], ScriptOptions] = {}
 
     def check(self, request: Request) -> None:
         """Raise a RequestError if the checkpoint does not support the request."""
@@ -93,15 +96,30 @@ class PromptWriter:
 
     def script_options(self, request: Request) -> ScriptOptions:
         """The text options of a request for this checkpoint."""
-        reading = self._config.reading_config
+        if request.lexicons:
+            return self._build_script_options(request)
+        options = request.options
+        flags = options.split, request.breaks, options.clean, options.keep_emoji
+        key = (
+            *map(bool, flags),
+            self._packing(request),
+            self._language(options.language),
+            options.normalize,
+        )
+        if key not in self._script_options:
+            self._script_options[key] = self._build_script_options(request)
+        return self._script_options[key]
+
+    def _build_script_options(self, request: Request) -> ScriptOptions:
+        reading, normalizes = self._config.reading_config, self._normalizes(request)
         return ScriptOptions.of(
             request.options,
             packing=self._packing(request),
             max_chars=reading.max_utterance_chars if request.options.split else None,
             min_chars=reading.min_utterance_chars if request.breaks else 0,
             language=self._language(request.options.language),
-            normalize=self._normalizes(request),
-            letter_names=reading.letter_names if self._normalizes(request) else {},
+            normalize=normalizes,
+            letter_names=reading.letter_names if normalizes else {},
             strip_end=reading.strip_end,
             plain_breaks=request.breaks and reading.plain_breaks,
             plain=PlainRules(

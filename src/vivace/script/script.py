@@ -17,6 +17,7 @@ from vivace.text.live_tokenizer import LiveTokenizer
 from vivace.text.options import ScriptOptions
 from vivace.text.packing import Cut, WholeTextPacker
 from vivace.text.pauses import Pause
+from vivace.text.pipeline import is_one_utterance
 from vivace.text.written_words import WrittenWords
 
 
@@ -83,14 +84,16 @@ class Script:
         self._plan: deque[str | Pause] | None = None  # the rest of a known text
         self._num_chars = self._num_chars_taken = 0  # of the plan
         if isinstance(request.text, str):
-            self._plan = deque(self._plan_text(request.text))
+            self._plan = deque(self._plan_text(request.text, has_words=words is not None))
             self._num_chars = sum(len(part) for part in self._plan if isinstance(part, str))
             if self.error is not None:
                 raise self.error
 
-    def _plan_text(self, text: str) -> list[str | Pause]:
+    def _plan_text(self, text: str, *, has_words: bool) -> list[str | Pause]:
         if self._request.verbatim:
             return split_verbatim(text, self._options)
+        if not has_words and is_one_utterance(text, self._options):
+            return [text]
         return plan_parts(text, self._reader)
 
     @property

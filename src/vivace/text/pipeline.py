@@ -9,6 +9,7 @@ was cut into pieces: a known text is a live text that arrives in one piece.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
@@ -32,6 +33,7 @@ from vivace.text.written_words import WrittenWords
 Event = str | Pause | Cut
 MAX_TEXT_CHARS = 1_000_000  # of a known text: a long book
 MAX_TAIL = 256  # characters that show whether a sentence has ended
+_PLAIN = re.compile(r"[ -Z\\-~]+")  # ASCII without control characters and without marks
 
 
 class Stage(Protocol):
@@ -55,6 +57,20 @@ def finish_stages(stages: Sequence[Stage]) -> str:
     for stage in stages:
         rest = stage.feed(rest) + stage.finish()
     return rest
+
+
+def is_one_utterance(text: str, options: ScriptOptions) -> bool:
+    """Whether a known text is certainly one utterance that no stage changes.
+
+    True for most short texts of a checkpoint that reads its text unchanged.
+    """
+    rewrites = options.clean or options.normalize or options.plain_breaks
+    rewrites = rewrites or bool(options.lexicon or options.letter_names)
+    is_short = options.max_chars is None or len(text) <= options.max_chars
+    if rewrites or not is_short or options.min_chars or options.packing != "whole":
+        return False
+    is_plain = _PLAIN.fullmatch(text) is not None and "  " not in text
+    return is_plain and options.is_speakable(text)
 
 
 class TextPipeline:

@@ -146,7 +146,7 @@ class Graph:
     def prepend_slices(self, value: str, sizes: Sequence[int], names: Sequence[str]) -> None:
         """Cut a vector into named parts before all other nodes.
 
-        A `Split` of so many parts needs more buffers than a WebGPU shader may have.
+        A `Split` into all parts would need more buffers than a WebGPU shader may have.
         """
         nodes, start, axis = [], 0, self.constant([0])
         for size, name in zip(sizes, names, strict=True):

@@ -110,15 +110,13 @@ def test_page_speaks_the_codes_of_the_package(
     assert np.abs(own[-length:] - other[-length:]).max() < 0.01
 
 
-def test_codec_on_webgpu_gives_the_samples_of_webassembly(site: Site) -> None:
+def test_codec_on_webgpu_gives_the_samples_of_webassembly(launched: Any, site: Site) -> None:
     """On a GPU that is a program on the CPU; it takes minutes."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="no Playwright")
-    with playwright.sync_playwright() as driven:
-        launched = driven.chromium.launch(executable_path=page_driver.CHROMIUM, args=SOFTWARE_GPU)
-        page = launched.new_page(service_workers="block")
+    start = launched.browser_type.launch
+    with start(executable_path=page_driver.CHROMIUM, args=SOFTWARE_GPU) as with_gpu:
+        page = with_gpu.new_page(service_workers="block")
         page.goto(site.url)
         found = page.evaluate(DECODE)
-        launched.close()
     if found is None:
         pytest.skip("this Chromium has no WebGPU adapter")
     own, other = (np.array(found[name]) for name in ("wasm", "webgpu"))

@@ -7,9 +7,9 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import httpx
@@ -26,6 +26,7 @@ pytestmark = [
 ]
 
 TEXT = "It was a bright cold day in April."
+LONG = 200  # sentences: minutes of audio, which no test waits for
 BODIES: list[dict[str, Any]] = [
     {"response_format": "pcm"},
     {"response_format": "wav", "stream": False},
@@ -92,58 +93,69 @@ def test_audio_of_two_workers_is_that_of_one_process(server: Running) -> None:
         assert served.end() == 0
 
 
-def stream_body(num_frames: int) -> dict[str, Any]:
-    """A text that takes longer than the test needs, up to `num_frames`."""
-    body = {"input": " ".join([TEXT] * 8), "voice": "alloy", "seed": 5, "response_format": "pcm"}
-    return body | {"max_new_tokens": num_frames}
+def stream_body(num_sentences: int) -> dict[str, Any]:
+    text = " ".join([TEXT] * num_sentences)
+    return {"input": text, "voice": "alloy", "seed": 5, "response_format": "pcm"}
 
 
 @contextmanager
-def stream(url: str, num_frames: int) -> Iterator[tuple[int, Iterator[bytes]]]:
-    """A stream that has begun: the client's port, and the rest of the audio."""
+def stream(
+    url: str,
+    num_sentences: int,
+    client: httpx.Client | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Iterator[Iterator[bytes]]:
+    """The audio of a stream after its first part."""
     with (
-        httpx.Client(timeout=LIMIT_S) as client,
-        client.stream("POST", f"{url}/v1/audio/speech", json=stream_body(num_frames)) as answer,
+        closing(client or httpx.Client(timeout=LIMIT_S)) as connected,
+        connected.stream(
+            "POST", f"{url}/v1/audio/speech", json=stream_body(num_sentences), headers=headers
+        ) as answer,
     ):
         assert answer.status_code == 200
         parts = answer.iter_raw()
         next(parts)
-        port = answer.extensions["network_stream"].get_extra_info("client_addr")[1]
-        yield port, parts
+        yield parts
+
+
+def connect_to_every_worker(served: WorkerServer) -> dict[int, httpx.Client]:
+    """A client with an open connection for each of two workers."""
+    clients: dict[int, httpx.Client] = {}
+    while len(clients) < 2:
+        client = httpx.Client(timeout=LIMIT_S)
+        with client.stream("GET", f"{served.url}/health/live") as answer:
+            port = answer.extensions["network_stream"].get_extra_info("client_addr")[1]
+            worker = served.worker_of(port)
+            answer.read()
+        if worker in clients:
+            client.close()
+        else:
+            clients[worker] = client
+    return clients
 
 
 def test_killed_worker_loses_only_its_own_streams() -> None:
     with workers() as served:
         engine, url = served.engine, served.url
         num_before = served.metric('vivace_http_requests_total{route="/metrics"')
-        kept, lost, contexts = list[Iterator[bytes]](), list[Iterator[bytes]](), []
-        victim = 0
-        while not (kept and lost):  # until both workers have a stream
-            one = stream(url, 60)
-            contexts.append(one)
-            port, parts = one.__enter__()
-            worker = served.worker_of(port)
-            victim = victim or worker
-            (lost if worker == victim else kept).append(parts)
+        (victim, first), (_, second) = connect_to_every_worker(served).items()
         assert victim != engine
-        os.kill(victim, signal.SIGKILL)
-        for parts in lost:
+        with stream(url, 2, second) as kept, stream(url, LONG, first) as lost:
+            os.kill(victim, signal.SIGKILL)
             with pytest.raises(httpx.HTTPError):
-                for _ in parts:
+                for _ in lost:
                     pass
-        assert all(sum(map(len, parts)) > 0 for parts in kept)
-        for one in contexts:
-            one.__exit__(None, None, None)
+            assert sum(map(len, kept)) > 0  # httpx raises an error for a truncated body
         wait_for(lambda: len(served.children) == 3 and victim not in served.children)
         wait_for(lambda: served.metric("vivace_running_streams") == 0)  # cancelled in the engine
         assert served.engine == engine
         assert served.metric('vivace_http_requests_total{route="/metrics"') > num_before
-        assert served.metric('vivace_streams_total{model="vivace"') == len(kept)
+        assert served.metric('vivace_streams_total{model="vivace"') == 1
 
 
 def kill_engine(served: WorkerServer, engine: int) -> None:
     """Kill the engine's process while one stream runs."""
-    with stream(served.url, 200) as (_, parts):
+    with stream(served.url, LONG) as parts:
         os.kill(engine, signal.SIGKILL)
         with pytest.raises(httpx.HTTPError):
             for _ in parts:
@@ -165,9 +177,9 @@ def test_killed_engine_is_restarted_and_a_drain_finishes_streams() -> None:
         assert engine not in served.children
         kill_engine(served, max(served.children))
         wait_for(lambda: httpx.get(f"{url}/health/ready").status_code == 200)
-        quarantined = httpx.post(f"{url}/v1/audio/speech", json=stream_body(200), timeout=LIMIT_S)
+        quarantined = httpx.post(f"{url}/v1/audio/speech", json=stream_body(LONG), timeout=LIMIT_S)
         assert quarantined.json()["error"]["code"] == "quarantined"  # in flight at two kills
-        with stream(url, 30) as (_, parts):
+        with stream(url, 4) as parts:
             served.process.send_signal(signal.SIGTERM)
             wait_for(lambda: httpx.get(f"{url}/health/ready").status_code == 503)
             assert speak(url).json()["error"]["code"] == "draining"
@@ -184,22 +196,18 @@ def test_limits_and_keys_hold_for_all_workers_and_no_process_is_left() -> None:
         url = served.url
         answers = [httpx.get(f"{url}/v1/models").status_code for _ in range(6)]
         assert answers == [401] * 6
-        body = {"input": TEXT, "response_format": "pcm", "seed": 5, "max_new_tokens": 60}
 
         def ask(_: int) -> httpx.Response:
+            body = stream_body(1)
             return httpx.post(f"{url}/v1/audio/speech", json=body, headers=key, timeout=LIMIT_S)
 
-        with ThreadPoolExecutor(8) as threads:
+        with stream(url, LONG, headers=key), ThreadPoolExecutor(8) as threads:
             found = list(threads.map(ask, range(8)))
-        statuses = [one.status_code for one in found]
-        assert statuses.count(200) >= 1
-        assert statuses.count(429) >= 6  # one slot and no queue, in whichever worker
-        assert {one.json()["error"]["code"] for one in found if one.status_code == 429} == {
-            "queue_full"
-        }
+        assert [one.status_code for one in found] == [429] * 8  # in whichever worker
+        assert {one.json()["error"]["code"] for one in found} == {"queue_full"}
         statuses = [httpx.get(f"{url}/v1", headers=key).status_code for _ in range(30)]
         assert 429 in statuses
-        assert 8 + statuses.count(200) <= 30 + 10  # refilled while speaking
+        assert 9 + statuses.count(200) <= 30 + 10  # refilled while speaking
         children = served.children
         assert len(children) == 3
         served.process.kill()

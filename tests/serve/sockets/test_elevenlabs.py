@@ -9,6 +9,7 @@ import ipaddress
 import ssl
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from elevenlabs import realtime_tts
 from elevenlabs.client import ElevenLabs
 from elevenlabs.core.api_error import ApiError
 from elevenlabs.types import VoiceSettings
+from websockets.sync.client import connect
 
 from tests.support.raw_http import LIMIT_S
 from tests.support.scripted_tts import Plan, ScriptedSpeech
@@ -92,6 +95,8 @@ def eleven(
 ) -> Iterator[ElevenLabs]:
     cert = str(certificate[0])
     monkeypatch.setenv("SSL_CERT_FILE", cert)  # used by the package's WebSocket
+    # The package's own limit for the handshake, 10 s, can be too short on a busy machine.
+    monkeypatch.setattr(realtime_tts, "connect", partial(connect, open_timeout=LIMIT_S))
     context = ssl.create_default_context(cafile=cert)
     with httpx.Client(verify=context, timeout=30.0) as client:
         yield ElevenLabs(api_key="secret", base_url=secure.url, httpx_client=client)

@@ -94,9 +94,12 @@ def eleven(
     secure: Running, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ElevenLabs]:
     cert = str(certificate[0])
-    monkeypatch.setenv("SSL_CERT_FILE", cert)  # used by the package's WebSocket
-    # The package's own limit for the handshake, 10 s, can be too short on a busy machine.
-    monkeypatch.setattr(realtime_tts, "connect", partial(connect, open_timeout=LIMIT_S))
+    # The package's WebSocket reads and writes in two threads. With TLS 1.3 the reader also receives
+    # session tickets, and Python's SSLSocket is not safe for both at once (CPython issue 151508).
+    two_threads = ssl.create_default_context(cafile=cert)
+    two_threads.maximum_version = ssl.TLSVersion.TLSv1_2
+    patient = partial(connect, ssl=two_threads, open_timeout=LIMIT_S)
+    monkeypatch.setattr(realtime_tts, "connect", patient)
     context = ssl.create_default_context(cafile=cert)
     with httpx.Client(verify=context, timeout=30.0) as client:
         yield ElevenLabs(api_key="secret", base_url=secure.url, httpx_client=client)

@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from report import write_report
 from voiceprints import Voiceprint
 
 from vivace import TTS
@@ -125,7 +126,7 @@ def judge(arguments: argparse.Namespace) -> None:
         "success": rates,
     }
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+    write_report(arguments.json, report)
     print(json.dumps(rates))
 
 

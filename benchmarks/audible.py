@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from report import write_report
 from serve import TEXT, serving
 
 from vivace.audio.trim import first_audible
@@ -93,7 +94,7 @@ def main() -> None:
 
         report = {"benchmark": "audible", "machine": machine(), "results": results}
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+        write_report(arguments.json, report)
 
 
 def parse_arguments() -> argparse.Namespace:

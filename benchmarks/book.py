@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from long_text import read_sentences
+from report import write_report
 
 Row = dict[str, Any]
 SENTENCES_PER_PARAGRAPH, PARAGRAPHS_PER_CHAPTER = 5, 45
@@ -48,8 +49,7 @@ def main() -> None:
     report = {"benchmark": "book", "machine": begun_on}
     report |= compare(text, arguments.out, arguments.kill_at)
     print(json.dumps(report, indent=1))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+    write_report(arguments.json, report)
     if not report["is_equal"]:
         sys.exit("the two books differ")
 

@@ -9,13 +9,13 @@ measured with the embedded voice on a sentence that it speaks.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from persistent import CUDA, time_graph
+from report import write_report
 from shapes import load_configs, random_module
 from torch import Tensor
 
@@ -42,7 +42,7 @@ def main() -> None:
             print(result, flush=True)
     if arguments.json:
         report = {"benchmark": "codec", "machine": machine(), "results": results}
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+        write_report(arguments.json, report)
 
 
 def measure(is_half: bool) -> dict[str, Any]:

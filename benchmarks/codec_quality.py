@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from pairs import accepted_readings, compare
 from quality import MANIFEST, VERDICTS, append_row, keep, read_rows, read_wav, verdicts
+from report import write_report
 
 from vivace import TTS
 from vivace.backends.cpu.build import load_library
@@ -85,7 +86,7 @@ def judge(arguments: argparse.Namespace) -> None:
         "results": {name: measure(root / exact, root / name) for name in others},
     }
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+    write_report(arguments.json, report)
     print(json.dumps(report["results"]))
 
 

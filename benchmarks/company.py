@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from report import write_report
 
 from vivace import TTS
 from vivace.audio.clip import Audio
@@ -44,7 +45,7 @@ def main() -> None:
     distances = sorted(map(decibels, *(spoken[precision] for precision in PRECISIONS)))
     results["decibels"] = {"median": distances[len(distances) // 2], "least": distances[0]}
     report = {"benchmark": "company", "machine": machine(), "results": results}
-    arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+    write_report(arguments.json, report)
     print(json.dumps(results))
 
 

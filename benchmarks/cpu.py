@@ -21,6 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from report import write_report
+
 TEXTS = (
     "The needle in the haystack was never found, but nobody minded.",
     "Could you tell me when the next train to the city leaves?",
@@ -57,7 +59,7 @@ def main() -> None:
             "results": results,
         }
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+        write_report(arguments.json, report)
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from report import write_report
 from shapes import load_configs, random_module
 from torch import Tensor
 
@@ -98,8 +99,7 @@ def main() -> None:
     arguments = parser.parse_args()
     report = measure(arguments)
     print(json.dumps(report, indent=1))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+    write_report(arguments.json, report)
     sys.exit(0 if all(report["checks"].values()) else 1)
 
 

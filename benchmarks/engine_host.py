@@ -29,6 +29,7 @@ import engine as engine_benchmark
 import numpy as np
 from engine import random_tts
 from numpy.typing import NDArray
+from report import read_sizes, write_report
 
 from vivace.backends.base import Frames, Rendered
 from vivace.backends.cuda_graph import codec, stepper
@@ -250,20 +251,18 @@ def main() -> None:
         rows += measure(num_streams, arguments)
     if arguments.json:
         report = {"benchmark": "engine_host", "machine": machine(), "rows": rows}
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+        write_report(arguments.json, report)
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--streams", default="64,256,1024")
+    parser.add_argument("--streams", type=read_sizes, default="64,256,1024")
     parser.add_argument("--turns", type=int, default=40)
     parser.add_argument("--burst", type=int, default=256, help="requests, at most one per stream")
     parser.add_argument("--watched", action="store_true", help="check that every word is spoken")
     parser.add_argument("--profile", choices=("burst", "steady"), help="functions by time")
     parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    arguments.streams = [int(size) for size in arguments.streams.split(",")]
-    return arguments
+    return parser.parse_args()
 
 
 def measure(num_streams: int, arguments: argparse.Namespace) -> list[dict[str, Any]]:

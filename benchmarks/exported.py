@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from report import write_report
 
 from vivace.checkpoint import EMBEDDED, Checkpoint
 from vivace.cli.bench.machine import machine
@@ -55,7 +56,7 @@ def main() -> None:
         "lines": len(lines),
         "weights": compare(lines, arguments.threads),
     }
-    arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+    write_report(arguments.json, report)
     print(json.dumps(report, indent=1))
 
 

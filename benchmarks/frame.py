@@ -10,7 +10,6 @@ model's name or a checkpoint folder (for its config.json).
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from typing import Any, TypeVar
 
 import torch
 from released import RELEASED_MODELS
+from report import write_report
 from shapes import load_configs, random_module
 
 from vivace.backends.eager import EagerBackend
@@ -45,7 +45,7 @@ def main() -> None:
     print_table(results)
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+        write_report(arguments.json, report)
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -25,6 +25,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from report import read_sizes, write_report
 
 from vivace.backends.base import Admission, Frames, Places, Rendered, Slot, SlotStatus
 from vivace.cli.bench.machine import machine
@@ -133,19 +134,17 @@ def main() -> None:
             print(json.dumps(rows[-1]), flush=True)
     if arguments.json:
         report = {"benchmark": "guard_host", "machine": machine(), "rows": rows}
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+        write_report(arguments.json, report)
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--streams", default="1,8,64")
+    parser.add_argument("--streams", type=read_sizes, default="1,8,64")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--texts", type=int, default=64, help="spoken in a round")
     parser.add_argument("--profile", action="store_true", help="profile the checked runs")
     parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    arguments.streams = [int(size) for size in arguments.streams.split(",")]
-    return arguments
+    return parser.parse_args()
 
 
 def measure(num_streams: int, is_random: bool, arguments: argparse.Namespace) -> dict[str, Any]:

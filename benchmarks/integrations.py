@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import logging
 import queue
 import statistics
@@ -29,6 +28,8 @@ from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from report import write_report
 
 from vivace import TTS
 from vivace.cli.bench.machine import machine
@@ -71,7 +72,7 @@ def main() -> None:
         versions = {name: metadata.version(name) for name in FRAMEWORKS}
         report = {"benchmark": "integrations", "voice": arguments.voice, "versions": versions}
         report |= {"machine": machine(), "results": results}
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+        write_report(arguments.json, report)
 
 
 async def measure(num_runs: int, voice: str) -> list[dict[str, Any]]:

@@ -10,12 +10,12 @@ framework that is not installed counts as a failure.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from report import write_report
 
 ROOT = Path(__file__).parent.parent
 RANDOM = "test_interruptions_at_random_times_free_all_slots"
@@ -64,7 +64,7 @@ def main() -> None:
         from vivace.cli.bench.machine import machine
 
         report = {"benchmark": "interruptions", "machine": machine(), "results": results.rows}
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+        write_report(arguments.json, report)
 
 
 if __name__ == "__main__":

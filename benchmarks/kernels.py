@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ import torch
 from cuda_kernels import Watch, watched_launches
 from kernel_errors import REFERENCES, Error, Pair, measure_error
 from persistent import CUDA, copy_bandwidth, default_draws, give_pages, time_graph
+from report import write_report
 from shapes import load_configs, random_module
 from torch import Tensor
 from torch._C._autograd import DeviceType
@@ -105,7 +105,7 @@ def main() -> None:
             results += measure_codec(arguments.batches, peaks)
     if arguments.json:
         report = {"benchmark": "kernels", "machine": machine(), "peaks": peaks, "results": results}
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+        write_report(arguments.json, report)
 
 
 def measure_peaks() -> dict[str, float]:

@@ -9,7 +9,6 @@ host, except figures named `gpu`, which are graph replays alone.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from frame import synchronize, timed
+from report import write_report
 from shapes import load_configs, random_module
 
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
@@ -47,7 +47,7 @@ def main() -> None:
         report = {"benchmark": "latency", "machine": machine(), "results": results}
         if arguments.json:
             arguments.json.parent.mkdir(parents=True, exist_ok=True)
-            arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+            write_report(arguments.json, report)
     print_table(results)
 
 

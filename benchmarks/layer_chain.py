@@ -12,7 +12,6 @@ is that of the megakernel's sums: eight slices, each in two parts of every other
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +21,7 @@ import torch
 import triton
 import triton.language as tl
 from persistent import CUDA, time_graph
+from report import write_report
 from torch import Tensor
 from triton.runtime.errors import OutOfResources
 
@@ -229,7 +229,7 @@ def main() -> None:
         results = [row for num_rows in arguments.rows for row in measure(num_rows)]
     if arguments.json:
         report = {"benchmark": "layer_chain", "machine": machine(), "results": results}
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+        write_report(arguments.json, report)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 from quality import append_row, read_rows
+from report import write_report
 from words import count_errors, spellings
 
 Row = dict[str, Any]
@@ -171,7 +172,7 @@ def judge(arguments: argparse.Namespace) -> None:
 
         report = {"benchmark": "long_text", "machine": machine(), **report}
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+        write_report(arguments.json, report)
 
 
 def read_samples(path: Path, window: Row) -> Any:

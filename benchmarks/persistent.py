@@ -10,7 +10,6 @@ the weights at the bandwidth of a copy, measured in the same run, over the measu
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from report import write_report
 from shapes import load_configs, random_module
 
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
@@ -54,7 +54,7 @@ def main() -> None:
                 print(" | ".join(f"{name} {value}" for name, value in result.items()), flush=True)
     if arguments.json:
         report = {"benchmark": "persistent", "machine": machine(), "results": results}
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+        write_report(arguments.json, report)
 
 
 def copy_bandwidth() -> float:

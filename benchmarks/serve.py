@@ -33,6 +33,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from report import write_report
+
 TEXT = "It was a bright cold day in April, and the clocks were striking thirteen."
 BYTES_PER_SECOND = 48_000  # of 16-bit samples at 24 kHz
 
@@ -92,7 +94,7 @@ def deliver(arguments: argparse.Namespace, figures: dict[str, Any]) -> None:
         report = {"benchmark": "serve", "machine": machine(), "model": arguments.model}
         report |= {"frames": arguments.frames, **figures}
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+        write_report(arguments.json, report)
 
 
 def parse_arguments() -> argparse.Namespace:

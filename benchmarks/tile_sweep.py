@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from report import write_report
 from torch import Tensor
 from triton.runtime.errors import OutOfResources
 
@@ -94,7 +94,7 @@ def main() -> None:
             print(f"{name:<14} rows {rows:<3} floor {floor:5.2f} us;", best, flush=True)
     if arguments.json:
         report = {"benchmark": "tile_sweep", "machine": machine(), "results": results}
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+        write_report(arguments.json, report)
 
 
 def weight_bytes(case: tuple[int, int, str]) -> int:

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from gguf import GgufFile
+from report import write_report
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 
@@ -156,7 +157,7 @@ def main() -> None:
         "product_errors_percent": errors,
         "logits": logits,
     }
-    arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+    write_report(arguments.json, report)
 
 
 def join_parts(folder: Path) -> Path:

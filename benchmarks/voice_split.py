@@ -47,6 +47,7 @@ from quality import (
     read_rows,
     read_wav,
 )
+from report import write_report
 from torch import Tensor
 from words import split_errors
 
@@ -221,7 +222,7 @@ def judge(arguments: argparse.Namespace) -> None:
         },
     }
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+    write_report(arguments.json, report)
     print(json.dumps(report["steps"]))
 
 

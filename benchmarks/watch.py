@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from engine import random_tts
+from report import read_sizes, write_report
 
 from vivace.cli.bench.machine import machine
 from vivace.engine import follower, utterance
@@ -43,8 +44,7 @@ def main() -> None:
         "rows": rows,
     }
     print(json.dumps(rows, indent=1))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+    write_report(arguments.json, report)
 
 
 def load(arguments: argparse.Namespace) -> TTS:
@@ -69,15 +69,13 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("shape")
     parser.add_argument("--backend", default="cuda_graph")
-    parser.add_argument("--streams", default="1,8,64")
+    parser.add_argument("--streams", type=read_sizes, default="1,8,64")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--layer", type=int, default=20)
     parser.add_argument("--codec", default="auto")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    arguments.streams = [int(size) for size in arguments.streams.split(",")]
-    return arguments
+    return parser.parse_args()
 
 
 def measure(tts: TTS, arguments: argparse.Namespace) -> list[dict[str, Any]]:

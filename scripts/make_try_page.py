@@ -113,7 +113,7 @@ def assemble(out: Path, voice: Path, runtime: Path, *, max_bytes: int = MAX_DOWN
 
 
 def _copy_runtime(package: tarfile.TarFile, build: str, folder: Path) -> Asset:
-    """Copy the script of a build of the runtime; return its WebAssembly."""
+    """Copy the JavaScript of one onnxruntime build, and return its WebAssembly file."""
     script, wasm = RUNTIME_FILES[build]
     folder.mkdir(exist_ok=True)
     (folder / f"ort.{build}.bundle.min.mjs").write_bytes(_without_map(_member(package, script)))

@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.node import run_modules
 
-# Sessions that count their runs. A sample is the number of its frame. `clock` advances by the time
-# that a session is said to take.
+# Simulated sessions that count their runs. A sample is the number of its frame. Each run advances
+# `clock` by the milliseconds per frame that its session was created with.
 SETUP = """
 import { RemoteSession, SwitchingSession, compareSessions, inTurn } from './codec-session.js';
 import { Decoder } from './model.js';

@@ -111,7 +111,7 @@ def test_page_speaks_the_codes_of_the_package(
 
 
 def test_codec_on_webgpu_gives_the_samples_of_webassembly(launched: Any, site: Site) -> None:
-    """On a GPU that is a program on the CPU; it takes minutes."""
+    """Runs on SwiftShader, a GPU emulated by the CPU. Takes minutes."""
     start = launched.browser_type.launch
     with start(executable_path=page_driver.CHROMIUM, args=SOFTWARE_GPU) as with_gpu:
         page = with_gpu.new_page(service_workers="block")

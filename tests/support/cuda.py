@@ -1,4 +1,4 @@
-"""The GPU of the tests of kernels, and random tensors on it."""
+"""The CUDA device and random tensors of the kernel tests."""
 
 from __future__ import annotations
 

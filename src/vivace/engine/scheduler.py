@@ -295,7 +295,7 @@ class Scheduler(Generic[S]):
         return one.num_ahead - (one.num_wanted if self._reads_whole_turns(one) else 0)
 
     def _reads_whole_turns(self, one: S) -> bool:
-        """Whether it runs alone and its reader waits for as many frames as a turn makes.
+        """Whether `one` is the only running utterance and its reader waits for a whole turn.
 
         Such a reader, as of `TTS.speak`, asks for as many again. The next turn is as long and
         starts while the last one is rendered, so that the device is not idle until the request.

@@ -115,8 +115,10 @@ class EngineWorker:
         return True
 
     def _wake_readers(self) -> None:
-        """Wake the readers whose requests can be answered. `sweep` wakes those of utterances that
-        are over, after it released their slots."""
+        """Wake the readers whose requests can be answered.
+
+        `sweep` wakes the readers of ended utterances after it has released their slots.
+        """
         for one in [one for one in self.scheduler.active if one.num_wanted]:
             if not one.is_over:
                 one.wake_if_ready()

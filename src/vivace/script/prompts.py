@@ -28,7 +28,7 @@ from vivace.script.request import Request
 from vivace.speech import AUTO_LANGUAGE, LIVE_MODES, ON_UNSUPPORTED, TextLayout
 from vivace.text.letters import Letters
 from vivace.text.normalize import LANGUAGES
-from vivace.text.options import Packing, ScriptOptions
+from vivace.text.options import TEXT_OPTIONS, Packing, ScriptOptions
 from vivace.text.pipeline import MAX_TEXT_CHARS
 from vivace.text.plain import PlainRules
 from vivace.text.scripts import LANGUAGE_SCRIPTS
@@ -99,7 +99,7 @@ class PromptWriter:
         if request.lexicons:
             return self._build_script_options(request)
         options = request.options
-        flags = options.split, request.breaks, options.clean, options.keep_emoji
+        flags = [options.split, request.breaks, *(getattr(options, name) for name in TEXT_OPTIONS)]
         key = (
             *map(bool, flags),
             self._packing(request),

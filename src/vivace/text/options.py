@@ -34,6 +34,9 @@ class TextOptions:
             check_speakable(text)
 
 
+TEXT_OPTIONS = tuple(field.name for field in fields(TextOptions))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptOptions(TextOptions):
     """How the text of a request becomes utterances of one checkpoint."""
@@ -54,5 +57,4 @@ class ScriptOptions(TextOptions):
     @classmethod
     def of(cls, options: TextOptions, **own: Any) -> ScriptOptions:
         """Add the checkpoint's settings `own` to the options of a request."""
-        shared = {field.name: getattr(options, field.name) for field in fields(TextOptions)}
-        return cls(**shared, **own)
+        return cls(**{name: getattr(options, name) for name in TEXT_OPTIONS}, **own)

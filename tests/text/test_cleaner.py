@@ -89,3 +89,12 @@ def test_cleaner_character_by_character_matches_remove_markup(text: str, item_en
     cleaner = MarkdownCleaner(item_end=item_end)
     cleaned = "".join(map(cleaner.feed, text)) + cleaner.finish()
     assert cleaned == remove_markup(text, item_end=item_end)
+
+
+@pytest.mark.parametrize("text", ["One ===\n===\nTwo.", "Words.\n# Title\nMore *words*\n- item"])
+def test_line_separator_of_the_text_is_a_line_end(text: str) -> None:
+    separated, results = text.replace("\n", "\u2028"), set()
+    for pieces in ([text], [separated], list(separated)):
+        cleaner = MarkdownCleaner(item_end="\u2028")
+        results.add("".join(map(cleaner.feed, pieces)) + cleaner.finish())
+    assert len(results) == 1

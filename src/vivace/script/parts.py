@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 
 from vivace.errors import RequestError, TextError
-from vivace.text.letters import Letters, close_gaps
+from vivace.text.letters import Letters, LetterSkipper, close_gaps
 from vivace.text.options import ScriptOptions
 from vivace.text.packing import Cut
 from vivace.text.pauses import Pause
@@ -58,6 +58,7 @@ class PartReader:
         self._is_complete = False  # no more text follows
         self._error: Exception | None = None
         self.skipped: list[str] = []
+        self._skipper = LetterSkipper(letters, self.skipped)  # of the current utterance
 
     @cached_property
     def _pipeline(self) -> TextPipeline:
@@ -170,21 +171,22 @@ class PartReader:
         for event in events:
             if not isinstance(event, str):
                 self._events.append(event)
+                self._skipper = LetterSkipper(self._letters, self.skipped)
             elif text := self._without_foreign(event):
                 self._events.append(text)
         self._fail(self._pipeline.error)
 
     def _without_foreign(self, event: str) -> str:
         """Leave out foreign letters if the checkpoint rejects each of them."""
-        text, runs = self._letters.skip_foreign(event) if self._letters.is_strict else (event, [])
-        if not runs:
+        if not self._letters.is_strict:
+            return event
+        num_runs = len(self.skipped)
+        text = self._skipper.feed(event)
+        if len(self.skipped) > num_runs and not self._skips_letters:
+            self._fail(self._letter_error(self.skipped[num_runs][0]))
+        if self._options.packing == "words" or text == event:
             return text
-        if not self._skips_letters:
-            self._fail(self._letter_error(runs[0][0]))
-        self.skipped += runs
-        if not self._options.is_speakable(text):
-            return ""
-        return text if self._options.packing == "words" else close_gaps(text)
+        return close_gaps(text) if self._options.is_speakable(text) else ""
 
 
 class UtteranceText:
@@ -223,10 +225,21 @@ class _Beginning:
         return bool(self._texts)
 
     def add(self, text: str) -> bool:
-        """Add text; return whether words were found and at least half of the letters are own."""
+        """Add text; return whether words were found and at least half of the letters are own.
+
+        Of a text that is spoken by words, any beginning is enough, so that the result does not
+        depend on the pieces.
+        """
         self._texts.append(text)
-        self._is_found = self._is_found or self._options.is_speakable(text)
-        own, foreign = self._letters.count(text)
+        parts = text if self._options.packing == "words" else (text,)
+        if any(map(self._is_enough, parts)):
+            return True
+        self._is_found = self._is_found or self._options.is_speakable(text)  # also emoji
+        return self._is_found and self._num_own >= self._num_foreign
+
+    def _is_enough(self, part: str) -> bool:
+        self._is_found = self._is_found or self._options.is_speakable(part)
+        own, foreign = self._letters.count(part)
         self._num_own, self._num_foreign = self._num_own + own, self._num_foreign + foreign
         return self._is_found and self._num_own >= self._num_foreign
 

@@ -10,7 +10,7 @@ from vivace.text.spans import join, split, substitute
 # The start of a line that may be a heading, list item, quotation, table row, rule or fence. Only
 # the end of the line decides. Emphasis at the start does not count.
 _MAY_BE_BLOCK = re.compile(r"[^\S\n]*(?:[-+•>#|`~=\\]|\*(?!\*?\w)|_(?!_?\w)|<)")
-_LINE_END = re.compile(r"\r\n?")
+_LINE_END = re.compile(r"\r\n?|\u2028")  # `remove_markup` has its own use for U+2028
 _BREAK_AT_END = re.compile(r"<br\s{0,3}/?>\s*\Z", re.IGNORECASE)
 # White space or signs that `remove_markup` may change in the middle of a text.
 _MAY_CHANGE = re.compile(

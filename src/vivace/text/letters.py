@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import unicodedata
 from collections.abc import Collection
@@ -14,7 +13,7 @@ from vivace.text.scripts import DIALECT, LANGUAGE_SCRIPTS, is_letter, scripts_of
 from vivace.text.spans import GROUP_1, join, substitute
 
 _SIGNS = frozenset("&%@§°©®™")  # spoken signs besides currency signs
-_GAP = re.compile(r" {2,}")
+_STOPS = frozenset(",.;:!?")
 _GAP_BEFORE_SIGN = re.compile(r"[ ,]+(?=[,.;:!?])")
 _LEADING_SIGNS = re.compile(r"\A(\s*)[,.;:!?]+ ?")
 _BLANK = frozenset({"Zs", "Zl", "Zp", "Cc", "Cf"})  # white space and control characters
@@ -71,38 +70,79 @@ class Letters:
         if not self.scripts or text.isascii():
             return None
         if self.is_strict:
-            return next((letter for letter in text if self._is_foreign(letter)), None)
+            return next((letter for letter in text if self.is_foreign(letter)), None)
         num_own, num_foreign = self.count(text)
         if num_foreign <= num_own:
             return None
-        return next(letter for letter in text if self._is_foreign(letter))
+        return next(letter for letter in text if self.is_foreign(letter))
 
     def count(self, text: str) -> tuple[int, int]:
         """The number of own letters and of foreign letters."""
         if not self.scripts or text.isascii():  # like in `find_foreign`
             return sum(map(str.isalpha, text)), 0
-        num_foreign = sum(map(self._is_foreign, text))
+        num_foreign = sum(map(self.is_foreign, text))
         return sum(map(is_letter, text)) - num_foreign, num_foreign
 
     def skip_foreign(self, text: str) -> tuple[str, list[str]]:
-        """The text without foreign letters, and the runs of foreign letters.
+        """The text without foreign letters, and the runs of foreign letters."""
+        runs: list[str] = []
+        return LetterSkipper(self, runs).feed(text), runs
 
-        Marks and wide punctuation after a foreign letter belong to its run.
-        """
-        if not self.scripts or text.isascii():
-            return text, []
-        edges, is_inside = [0], False
-        for place, character in enumerate(text):
-            was_inside = is_inside
-            is_inside = self._is_foreign(character) or (is_inside and _joins_letter(character))
-            if is_inside != was_inside:
-                edges.append(place)
-        parts = [text[start:end] for start, end in itertools.pairwise([*edges, len(text)])]
-        return join(parts[::2]), list(map(str, parts[1::2]))
-
-    def _is_foreign(self, character: str) -> bool:
+    def is_foreign(self, character: str) -> bool:
         scripts = scripts_of(character)
         return bool(scripts) and not self.scripts.issuperset(scripts)
+
+
+class LetterSkipper:
+    """Leaves out the foreign letters of an utterance. The result does not depend on the pieces.
+
+    Marks and wide punctuation after a foreign letter belong to its run. Spaces and signs after a
+    run are left out too if nothing stands between them and the space or sign before the run.
+    """
+
+    def __init__(self, letters: Letters, runs: list[str]) -> None:
+        """`runs` collects the runs of foreign letters."""
+        self._letters, self._runs = letters, runs
+        self._is_inside = False  # the last character belongs to a run
+        self._is_after_run = False  # only spaces were kept since the last run
+        self._is_spaced = True  # the kept text is empty or ends with white space
+        self._end = ""  # last kept character that is no white space
+
+    def feed(self, text: str) -> str:
+        """The text without foreign letters; a run may continue in the next piece."""
+        if not self._letters.scripts:
+            return text
+        if text.isascii() and not self._is_after_run:  # most texts
+            self._is_inside = False
+            self._is_spaced = text[-1].isspace() if text else self._is_spaced
+            self._end = str.rstrip(text)[-1:] or self._end
+            return text
+        kept, start = list[str](), 0
+        for place, character in enumerate(text):
+            if not self._keep(character):
+                kept.append(text[start:place])
+                start = place + 1
+        return join([*kept, text[start:]])
+
+    def _keep(self, character: str) -> bool:
+        """Read one character; return whether it stays."""
+        was_inside = self._is_inside
+        joins = was_inside and _joins_letter(character)
+        self._is_inside = self._letters.is_foreign(character) or joins
+        if self._is_inside:
+            self._is_after_run = True
+            self._runs.append((self._runs.pop() if was_inside else "") + character)
+        if self._is_inside or (self._is_after_run and self._is_left_over(character)):
+            return False
+        self._is_spaced = character.isspace()
+        if not self._is_spaced:
+            self._end, self._is_after_run = character, False
+        return True
+
+    def _is_left_over(self, character: str) -> bool:
+        if character.isspace():
+            return self._is_spaced
+        return character in _STOPS and (not self._end or self._end in _STOPS)
 
 
 def _joins_letter(character: str) -> bool:
@@ -112,6 +152,5 @@ def _joins_letter(character: str) -> bool:
 
 
 def close_gaps(text: str) -> str:
-    """Remove the spaces and commas that left-out words leave behind."""
-    text = substitute(_LEADING_SIGNS, GROUP_1, substitute(_GAP, " ", text))
-    return substitute(_GAP_BEFORE_SIGN, "", text)
+    """Remove the spaces, commas and leading signs that left-out words leave behind."""
+    return substitute(_GAP_BEFORE_SIGN, "", substitute(_LEADING_SIGNS, GROUP_1, text))

@@ -20,7 +20,12 @@ from vivace.text.normalize.english.signs import (
     read_tag,
 )
 from vivace.text.normalize.english.times import read_time
-from vivace.text.normalize.english.units import read_decade, read_number, read_ordinal
+from vivace.text.normalize.english.units import (
+    read_decade,
+    read_number,
+    read_ordinal,
+    read_power,
+)
 from vivace.text.normalize.english.web import read_web
 from vivace.text.normalize.rules import LanguageRules, Rule, Token
 
@@ -35,6 +40,7 @@ _RULES: tuple[Rule, ...] = (
     read_fraction,
     read_decade,
     read_ordinal,
+    read_power,
     read_number,
     read_range,
     read_code,

@@ -6,7 +6,14 @@ import re
 
 from vivace.text.normalize.english.numbers import cardinal, ordinal, roman
 from vivace.text.normalize.english.tables import word_map, word_set
-from vivace.text.normalize.rules import Reading, Token, TokenReader, begins_sentence
+from vivace.text.normalize.rules import (
+    Reading,
+    Token,
+    TokenReader,
+    begins_sentence,
+    core_after,
+    word_before,
+)
 
 # Acronyms that are read as words.
 _SPOKEN = word_set("spoken_acronyms")
@@ -54,16 +61,21 @@ def read_capitals(reader: TokenReader, token: Token) -> Reading | None:
     if "-" in word:
         parts = re.sub("[A-Z]{2,}", lambda part: read_word(part[0], is_loud=True), word)
         return Reading(parts + ending)
-    words = read_word(word, is_loud=is_loud(reader, token))
+    words = read_word(word, is_loud=is_loud(reader, token) or _is_verb(reader, word))
     return Reading(_join_plural(words, word, ending, reader))
 
 
 def _read_contraction(found: re.Match[str], reader: TokenReader) -> str:
     """`DON'T` is an emphasized word, and `NASA'S` may be."""
     is_not = found[2].endswith("T")
-    words = found[1].lower() if is_not else read_word(found[1], is_loud=False)
+    words = found[1].lower() if is_not else read_word(found[1], is_loud=True)
     words += found[2].lower()
     return words.capitalize() if begins_sentence(reader) and " " not in words else words
+
+
+def _is_verb(reader: TokenReader, word: str) -> bool:
+    """`I AM 5` and `AM I late`: "AM" beside "I" is no time of day."""
+    return word == "AM" and (word_before(reader) == "i" or core_after(reader, 1) == "I")
 
 
 def _join_plural(words: str, word: str, ending: str, reader: TokenReader) -> str:

@@ -11,6 +11,7 @@ from vivace.text.normalize.english.numbers import (
     decade,
     decimal,
     in_pairs,
+    ordinal,
     read_digits,
     spell_digits,
     year,
@@ -32,6 +33,11 @@ _KNOWN = word_map("brands")
 _LANGUAGES = word_map("languages")
 _HYPHENED = re.compile(r"(\d+(?:\.\d+)?)((?:-[A-Za-z]{2,})+)")
 _FEET = re.compile(r"(\d{1,2})['’′](\d{1,2})(?:[\"”″]|'')?")
+_ORDINAL = re.compile(r"(\d{1,9})(?:st|nd|rd|th)")
+# Words between hyphens that are read on their own: `20th-century`, `mid-90s`, `3-in-1`.
+_APART = re.compile(
+    r"(?:.*-)?(?:\d+(?:st|nd|rd|th)|\d{1,3}0s)(?:-.*)?|\d+(?:-(?:to|in|for|on|by)-\d+)+"
+)
 _JOINTS = re.compile(r"(—|…|\.{2,}|[-–/&+=@±×÷<>≤≥≈≠→°√∞²³%^_|~#*:;,!?()\[\]{}\"“”$€£])")
 _NUMBER = re.compile(NUMBER)
 _DECADE = re.compile(r"(\d{1,3}0)s")
@@ -52,6 +58,8 @@ def read_code(reader: TokenReader, token: Token) -> Reading | None:
         return Reading(words, trail=token.trail.removeprefix('"').removeprefix("”"))
     if found := _HYPHENED.fullmatch(core):
         return Reading(f"{decimal(found[1])}{found[2]}")  # 10-year-old
+    if "-" in core and _APART.fullmatch(core):
+        return read_compound(reader, token)
     if found := _MIXED.fullmatch(core):
         return Reading(read_mixed(found[1]) + found[2])
     if _WITH_POINT.fullmatch(core) and any(letter.isalpha() for letter in core):
@@ -133,6 +141,8 @@ def _read_part(part: str) -> str:
         return year(int(part)) if is_year else decimal(part)
     if found := _DECADE.fullmatch(part):
         return decade(found[1])
+    if found := _ORDINAL.fullmatch(part):
+        return ordinal(int(found[1]))
     if _CAPITALS.fullmatch(part):
         return read_word(part, is_loud=False)
     if part.isalnum() and not part.isalpha():

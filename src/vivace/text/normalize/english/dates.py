@@ -22,8 +22,8 @@ _BOUNDS = re.compile(r"(\d{1,2})[-–](\d{1,2})")
 
 
 def read_date(reader: TokenReader, token: Token) -> Reading | None:
-    if found := _NUMERIC.fullmatch(token.core):
-        return _read_numeric(found)
+    if _NUMERIC.fullmatch(token.core):
+        return read_numeric(token.core)
     if found := _MONTH_DAY.fullmatch(token.core):
         month, day = int(found[1]), int(found[2])
         return Reading(_say(month, day)) if month <= 12 and 12 < day <= 31 else None
@@ -38,7 +38,10 @@ def read_date(reader: TokenReader, token: Token) -> Reading | None:
     return None
 
 
-def _read_numeric(found: re.Match[str]) -> Reading | None:
+def read_numeric(text: str) -> Reading | None:
+    """`12/25/2024`, `2024-12-25`, `25.12.2024`; None if it is no date."""
+    found = _NUMERIC.fullmatch(text)
+    assert found is not None
     first, sign, second, third = found[1], found[2], int(found[3]), found[4]
     if len(first) == 4 and len(third) <= 2:
         date = (int(first), second, int(third))

@@ -6,7 +6,7 @@ import re
 
 from vivace.text.normalize.english.numbers import NUMBER, decimal, is_one, read_digits
 from vivace.text.normalize.english.tables import word_map
-from vivace.text.normalize.english.units import SCALES, per_words
+from vivace.text.normalize.english.units import SCALES, join_groups, per_words
 from vivace.text.normalize.rules import Reading, Token, TokenReader, core_after
 
 # Singular, plural and hundredth.
@@ -23,7 +23,7 @@ _CURRENCIES = {
 _CODES = word_map("currency_codes")
 _BEFORE = word_map("currency_origins")
 _SIGN = "".join(_CURRENCIES)
-_N = rf"{NUMBER}|\.\d+"
+_N = rf"{NUMBER}|\.\d+|\d+,\d{{1,2}}"  # the last with a decimal comma: €3,50
 _SCALE_LETTERS = word_map("scale_letters")
 _SUM = re.compile(
     rf"(?P<minus>[-−])?(?P<of>US|CA?|AU?)?(?P<sign>[{_SIGN}])(?P<number>{_N})"
@@ -33,6 +33,7 @@ _SUM = re.compile(
 _AFTER = re.compile(rf"(?P<number>{_N})(?P<scale>[kKmM]|[mb]n)?(?P<sign>[{_SIGN}])")
 _CENTS = re.compile(rf"({_N})¢")
 _PLAIN = re.compile(_N)
+_DECIMAL_COMMA = re.compile(r"\d+,\d{1,2}")
 
 
 def read_money(reader: TokenReader, token: Token) -> Reading | None:
@@ -44,10 +45,11 @@ def read_money(reader: TokenReader, token: Token) -> Reading | None:
     if found := _CENTS.fullmatch(token.core):
         return Reading(f"{decimal(found[1])} cent{'' if is_one(found[1]) else 's'}")
     if _PLAIN.fullmatch(token.core):
-        following = core_after(reader, 1)
+        number, num_tokens = join_groups(reader, token.core)
+        following = core_after(reader, num_tokens)
         sign = _CODES.get(following, following)
         if sign in _CURRENCIES:
-            return Reading(_amount(token.core, sign, ""), 2)
+            return Reading(_amount(number, sign, ""), num_tokens + 1)
     if token.core in _CODES:
         following = core_after(reader, 1)
         if _PLAIN.fullmatch(following):
@@ -60,10 +62,12 @@ def _read_sum(reader: TokenReader, found: re.Match[str]) -> Reading | None:
     num_tokens = 1
     if not scale and (following := core_after(reader, 1)) in SCALES:
         scale, num_tokens = following, 2
-    number, low = found["number"], ""
+    number, low = _with_point(found["number"]), ""
+    if num_tokens == 1 and not found["number2"] and not found["scale"]:
+        number, num_tokens = join_groups(reader, number)
     if found["number2"]:
         low = decimal(number) + (f" {scale}" if found["scale"] else "") + " to "
-        number = found["number2"]
+        number = _with_point(found["number2"])
         scale = _SCALE_LETTERS.get(found["scale2"] or "", scale)
     words = low + _amount(number, sign, scale, is_many=bool(low), of=_BEFORE.get(found["of"], ""))
     if found["minus"]:
@@ -73,7 +77,12 @@ def _read_sum(reader: TokenReader, found: re.Match[str]) -> Reading | None:
     return Reading(words + (" plus" if found["plus"] else ""), num_tokens)
 
 
+def _with_point(number: str) -> str:
+    return number.replace(",", ".") if _DECIMAL_COMMA.fullmatch(number) else number
+
+
 def _amount(number: str, sign: str, scale: str, *, is_many: bool = False, of: str = "") -> str:
+    number = _with_point(number)
     one, several, hundredth = _CURRENCIES[sign]
     whole, _, places = number.replace(",", "").partition(".")
     if scale or not hundredth or len(places) not in (0, 2) or is_many:

@@ -11,7 +11,7 @@ from vivace.text.normalize.english.tables import word_map
 from vivace.text.normalize.english.units import unit_words
 from vivace.text.normalize.rules import Reading, Token, TokenReader, core_after
 
-_FRACTION = re.compile(r"(\d{1,4})/(\d{1,4})")
+_FRACTION = re.compile(r"(\d{1,4})/(\d{1,4})(?:rds?|ths?)?")
 _WITH_SIGN = re.compile(r"(\d*)([½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞])")
 _PARTS = {2: "half", 4: "quarter"}
 _DENOMINATORS = frozenset((2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 20, 32, 64, 100, 1000))
@@ -27,14 +27,23 @@ def read_fraction(reader: TokenReader, token: Token) -> Reading | None:
         return Reading(_SPECIAL[token.core])
     if found := _WITH_SIGN.fullmatch(token.core):
         part = Fraction(unicodedata.numeric(found[2])).limit_denominator(8)
-        return Reading(_mixed(found[1], part.numerator, part.denominator))
+        return _with_unit(reader, (part.numerator, part.denominator), found[1])
     if token.core.isdecimal() and len(token.core) <= 3:
         following = core_after(reader, 1)
         if (parts := _split(following)) is not None:
-            return Reading(_mixed(token.core, *parts), 2)
+            return _with_unit(reader, parts, token.core, num_tokens=2)
     if (parts := _split(token.core)) is not None:
-        return Reading(_mixed("", *parts))
+        return _with_unit(reader, parts)
     return None
+
+
+def _with_unit(
+    reader: TokenReader, parts: tuple[int, int], whole: str = "", num_tokens: int = 1
+) -> Reading:
+    """A fraction and the unit after it: `1/2 tsp`, `1½ lb`."""
+    words = _mixed(whole, *parts)
+    name = unit_words(core_after(reader, num_tokens), "" if whole else "1")
+    return Reading(f"{words} {name}", num_tokens + 1) if name else Reading(words, num_tokens)
 
 
 def _split(text: str) -> tuple[int, int] | None:

@@ -13,6 +13,8 @@ from vivace.text.normalize.rules import Reading, Token, TokenReader
 _WORDS = word_map("signs")
 # Signs inside a word that are spoken; other signs separate its parts.
 INSIDE = {**{sign: _WORDS[sign] for sign in "&+=@±×÷<>≤≥≈≠→°√∞²³%^"}, "/": "slash", "_": ""}
+_FACE = re.compile(r"[:;]['’]?-?[()DPpOo/\\|*]+|\^_*\^")  # emoticons are not spoken
+_BETWEEN_WORDS = re.compile(r"(?<=\w)\\(?=\w)")
 _GREEK = re.compile("[α-ωΑ-Ωϕϵ]")
 _OPERATORS = frozenset("+=<>×÷*/−^~≈")
 _PLAIN = str.maketrans(
@@ -43,6 +45,8 @@ _STROKE = re.compile(r"([A-Za-z'-]+)/([A-Za-z'-]+)")
 def read_sign(reader: TokenReader, token: Token) -> Reading | None:
     """A sign between spaces: `*` is spoken in `2 * 3`, but not between words."""
     text = token.text
+    if _FACE.fullmatch(text):
+        return Reading("", lead="", trail="")
     if len(text) > 1 and text not in ("->", "=>", "<-", "<=", ">=", "==", "!=", "+/-"):
         return None
     if text in ("->", "=>"):
@@ -87,7 +91,7 @@ def plain_signs(text: str) -> str:
     """Replace accented letters and signs by ASCII."""
     if text.isascii() and not _MARKS.search(text):
         return text
-    text = _SOFT.sub("", text)
+    text = _BETWEEN_WORDS.sub(" ", _SOFT.sub("", text))
     text = _GREEK.sub(_name_greek, text)
     text = text.translate(_PLAIN).translate(_LETTERS)
     parts = (_fold(character) for character in text)

@@ -1,13 +1,14 @@
-"""Times of day: `3:30 pm`, `14:05`, `9am`, `9:00-17:00`."""
+"""Times of day: `3:30 pm`, `14:05`, `9am`, `7.30pm`, `9:00-17:00`, `2024-05-01T10:30Z`."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from vivace.text.normalize.english.abbreviations import stop_after
-from vivace.text.normalize.english.dates import DAYS, MONTHS
+from vivace.text.normalize.english.dates import DAYS, MONTHS, read_numeric
 from vivace.text.normalize.english.numbers import cardinal, spell_digits
-from vivace.text.normalize.rules import Reading, Token, TokenReader
+from vivace.text.normalize.rules import Reading, Token, TokenReader, core_after
 
 _CLOCK = r"([01]?\d|2[0-4]):([0-5]\d)(?::([0-5]\d))?"
 _HALF = r"[ap]\.?m\.?"
@@ -17,12 +18,20 @@ _BARE = re.compile(r"1[0-2]|[1-9]")
 _ONLY_HALF = re.compile(_HALF, re.IGNORECASE)
 _ZONES = frozenset(("Eastern", "Pacific", "Central", "Mountain", *DAYS, *MONTHS))
 _HALF_SPAN = re.compile(rf"({_HALF})[-–—](.{{1,11}})", re.IGNORECASE)
+_WITH_STOP = re.compile(rf"(1[0-2]|[1-9])\.([0-5]\d)({_HALF})?", re.IGNORECASE)  # 7.30pm
+_STAMP = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(?::\d\d(?:\.\d+)?)?(Z|[+-]\d\d:?\d\d)?")
 _SPAN = re.compile(r"(.{1,11}?)[-–—](.{1,11})")
 
 
 def read_time(reader: TokenReader, token: Token) -> Reading | None:
     if not token.core[:1].isdigit():
         return None
+    if (stamp := _STAMP.fullmatch(token.core)) is not None:
+        return _read_stamp(stamp)
+    if (found := _WITH_STOP.fullmatch(token.core)) is not None:
+        if not found[3] and not _ONLY_HALF.fullmatch(core_after(reader, 1)):
+            return None
+        token = replace(token, core=token.core.replace(".", ":", 1))
     if (span := _SPAN.fullmatch(token.core)) is not None:
         first, last = _say(span[1], is_first=True), _say(span[2])
         if first is None or last is None or not any(sign in token.core for sign in ":aApP"):
@@ -32,6 +41,14 @@ def read_time(reader: TokenReader, token: Token) -> Reading | None:
         return None
     reading = _with_half(reader, token, words, is_whole=bool(_half_of(token.core)))
     return None if _BARE.fullmatch(token.core) and reading.num_tokens == 1 else reading
+
+
+def _read_stamp(stamp: re.Match[str]) -> Reading | None:
+    """The date and the time of a time stamp, without its seconds."""
+    date, time = read_numeric(stamp[1]), _say(stamp[2])
+    if date is None or time is None:
+        return None
+    return Reading(f"{date.words}, {time}{' U T C' if stamp[3] == 'Z' else ''}")
 
 
 def _half_of(text: str) -> str:

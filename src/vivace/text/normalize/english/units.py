@@ -1,4 +1,4 @@
-"""Numbers with or without a unit: `5 kg`, `3°C`, `12.5%`, `-5`, `1990s`."""
+"""Numbers with or without a unit: `5 kg`, `3°C`, `12.5%`, `-5`, `1990s`, `10 000`, `3e-8`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 
 from vivace.text.normalize.english.numbers import (
     NUMBER,
+    cardinal,
     decade,
     decimal,
     in_pairs,
@@ -28,9 +29,20 @@ _NUMBER = re.compile(
 )
 _SIGNS = word_map("number_signs")
 _ENDS = {"%": "percent", "‰": "per thousand", "k": "thousand", "bn": "billion", "x": "times"}
+_SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺"
+_PLAIN_DIGITS = str.maketrans(_SUPERSCRIPTS, "0123456789-+")
+_SCIENTIFIC = re.compile(
+    r"(?P<sign>[-−+])?(?P<number>\d+\.\d+(?=[eE])|\d+(?=e|E[-−+]))[eE](?P<power>[-−+]?\d{1,3})"
+)
+_POWER = re.compile(
+    rf"(?P<sign>[-−+])?(?P<number>{NUMBER}|[A-Za-z])"
+    rf"(?:\^(?P<power>[-−+]?\d{{1,4}})|(?P<raised>[{_SUPERSCRIPTS}]{{1,4}}))"
+)
+_GROUP = re.compile(r"\d{3}(?:\.\d+)?")
 _ORDINAL = re.compile(r"(\d{1,3}(?:,\d{3})+|\d{1,9})(?:st|nd|rd|th)", re.IGNORECASE)
 _DECADE = re.compile(r"['’]?(\d{1,3}0)['’]?s")
 _SHORT_YEAR = re.compile(r"['’](\d\d)")
+_MAX_GROUPS = 5  # up to quadrillions
 _BEFORE_YEARS = word_set("before_years")
 _BEFORE_CODES = word_set("before_codes")
 _BEFORE_PAIRS = word_set("before_pairs")
@@ -79,22 +91,66 @@ def _name_of(end: str, number: str) -> str | None:
 
 
 def _signed(found: re.Match[str]) -> str:
-    sign = f"{_SIGNS[found['sign']]} " if found["sign"] else ""
-    return sign + decimal(found["number"])
+    return _sign_of(found) + decimal(found["number"])
+
+
+def _sign_of(found: re.Match[str]) -> str:
+    return f"{_SIGNS[found['sign']]} " if found["sign"] else ""
 
 
 def _read_plain(reader: TokenReader, token: Token, found: re.Match[str]) -> Reading:
-    number = found["number"]
-    following = core_after(reader, 1)
+    number, num_tokens = join_groups(reader, found["number"])
+    words = _sign_of(found) + decimal(number)
+    following = core_after(reader, num_tokens)
     if following == "%":
-        return Reading(f"{_signed(found)} percent", 2)
+        return Reading(f"{words} percent", num_tokens + 1)
     if following in SCALES:
-        return Reading(f"{_signed(found)} {following}", 2)
+        return Reading(f"{words} {following}", num_tokens + 1)
     if following and (name := unit_words(following, number)) is not None:
-        return Reading(f"{_signed(found)} {name}", 2)
-    if number.isdecimal() and not found["sign"]:
+        return Reading(f"{words} {name}", num_tokens + 1)
+    if number.isdecimal() and not found["sign"] and num_tokens == 1:
         return Reading(_read_integer(reader, token, number, following))
-    return Reading(_signed(found))
+    return Reading(words, num_tokens)
+
+
+def join_groups(reader: TokenReader, number: str) -> tuple[str, int]:
+    """A number whose thousands are separated by spaces, and its words: `10 000`, `12 345 678`.
+
+    Other numbers of three digits, such as `101 102`, stay apart.
+    """
+    if not number.isdecimal() or len(number) > 3 or number[0] == "0":
+        return number, 1
+    groups: list[str] = []
+    is_code = word_before(reader) in _BEFORE_CODES
+    while not is_code and len(groups) < _MAX_GROUPS:
+        if not _GROUP.fullmatch(group := core_after(reader, len(groups) + 1)):
+            break
+        groups.append(group)
+        if "." in group:
+            break
+    is_one_number = "000" in groups or (len(number) < 3 and len(groups) > 1)
+    return (number + "".join(groups), len(groups) + 1) if is_one_number else (number, 1)
+
+
+def read_power(reader: TokenReader, token: Token) -> Reading | None:
+    """`3e8`, `9.1e-31 kg`, `10⁻³`, `10^-6`, `x⁴`."""
+    if found := _SCIENTIFIC.fullmatch(token.core):
+        words = f"{_signed(found)} times ten {_raised(found['power'])}"
+        name = unit_words(core_after(reader, 1), "")
+        return Reading(f"{words} {name}", 2) if name else Reading(words)
+    found = _POWER.fullmatch(token.core)
+    if found is None or found["raised"] in ("¹", "²", "³"):
+        return None  # a footnote; "squared" and "cubed" belong to other rules
+    power = found["power"] or found["raised"].translate(_PLAIN_DIGITS)
+    if not power.lstrip("-−+").isdecimal():
+        return None
+    base = found["number"] if found["number"].isalpha() else decimal(found["number"])
+    return Reading(f"{_sign_of(found)}{base} {_raised(power)}")
+
+
+def _raised(power: str) -> str:
+    sign = "minus " if power[0] in "-−" else ""
+    return f"to the power of {sign}{cardinal(int(power.lstrip('-−+')))}"
 
 
 def _read_integer(reader: TokenReader, token: Token, digits: str, following: str) -> str:

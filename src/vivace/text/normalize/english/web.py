@@ -20,7 +20,12 @@ _TAG = re.compile(r"#([A-Za-z_]\w{0,60})")
 _NUMBERED = re.compile(r"#(\d{1,9})")
 _VERSION = re.compile(r"([vV])?(\d{1,4}(?:\.\d{1,4})+)((?:-?(?:alpha|beta|rc)\.?\d*)?)")
 _INITIALS = re.compile(r"(?:[A-Z][a-z]?\.|[a-z]\.)+[A-Za-z]{1,2}")
-_NO_SPACE = re.compile(r"([a-z]{2,}|\d+)([.?!])([A-Z][a-z]+)")
+_NO_SPACE = re.compile(r"(\d+)([.?!])([A-Z][a-z]+)")
+_WINDOWS_PATH = re.compile(r"[A-Za-z]:\\\S*|\\\\[\w.$-]+(?:\\[^\\\s]+)+")
+_HOST_AND_PORT = re.compile(r"(?:localhost|[\w-]+(?:\.[\w-]+)+):\d{2,5}(?:/\S*)?")
+# Sentences without a space between them.
+_GLUED_WORDS = re.compile(r"[A-Za-z'’\"“”‘(),;:.?!-]+")
+_GLUED = re.compile(r"(?<=[a-z]{2})([.?!][”’)]*)(\"?)(?=[“‘(]?[A-Z])")
 _LETTERED = word_set("spelled_names")
 _WORDED = word_map("address_words")
 _SIGNS = word_map("address_signs")
@@ -39,9 +44,21 @@ def read_web(reader: TokenReader, token: Token) -> Reading | None:
         return Reading(f"hashtag {' '.join(map(_read_piece, split_case(found[1])))}")
     if found := _NUMBERED.fullmatch(core):
         return Reading(f"number {read_digits(found[1])}")
+    if _WINDOWS_PATH.fullmatch(core) or _HOST_AND_PORT.fullmatch(core):
+        return Reading(spell_address(core.lstrip("\\")))
+    if (words := _part_sentences(token)) != core:
+        return Reading(words)
     if token.lead == "_" and core:  # __init__.py
         return None
     return read_dotted(reader, core)
+
+
+def _part_sentences(token: Token) -> str:
+    """Add the missing spaces after sentences; a quotation mark closes what the word opened."""
+    core = token.core
+    if not _GLUED.search(core) or not _GLUED_WORDS.fullmatch(core):
+        return core
+    return _GLUED.sub(r"\1\2 " if '"' in token.lead else r"\1 \2", core)
 
 
 def read_dotted(reader: TokenReader, core: str) -> Reading | None:

@@ -1,6 +1,16 @@
 // Integer products with the dot product instructions, and with the matrix instructions (SMMLA) where
 // the compiler has them. Sums of integers are exact and all other operations are the same, so both
 // give the same bits. Included by the files of ARM instruction sets after kernels_neon.h.
+//
+// Four groups are summed at a time: lane i of a vector is group i, so one conversion to float and one
+// multiplication serve four groups.
+
+constexpr size_t AHEAD = 1024;  // bytes of weights to prefetch ahead
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+constexpr int INTEGER_TILE = 2;  // SMMLA multiplies two rows with two outputs
+#else
+constexpr int INTEGER_TILE = 1;
+#endif
 
 inline void arrange(int kind, const int8_t* plain, int g, int, int size, int8_t* codes,
                     int32_t* start) {
@@ -8,200 +18,236 @@ inline void arrange(int kind, const int8_t* plain, int g, int, int size, int8_t*
     if (kind == INT4) start_int4(plain, start + g * MAX_LANES);
 }
 
-// The sums of each vector's lanes: converting one vector of four sums takes less time than
-// converting four.
-inline float32x4_t sum_lanes(const int32x4_t (&parts)[4]) {
-    const int32x4_t sums = vpaddq_s32(vpaddq_s32(parts[0], parts[1]), vpaddq_s32(parts[2], parts[3]));
-    return vcvtq_f32_s32(sums);
-}
+struct Group {
+    int8x16_t low, high;  // inputs 0 to 15 and 16 to 31
+};
 
-inline float32x4_t sum_lanes(const int32x4_t (&parts)[1]) {
-    return vcvtq_f32_s32(vdupq_n_s32(vaddvq_s32(parts[0])));
-}
+// Rows of inputs. Rows of codes are `in` numbers long, those of scales and starts `groups`.
+struct Rows {
+    const int8_t* codes;
+    const float* scale;
+    const int32_t* start;
+    size_t in, groups;
 
-template <int OUT, int ROWS>
-inline void write_totals(const float32x4_t (&total)[ROWS], float (&out)[OUT][ROWS]) {
-    UNROLL for (int r = 0; r < ROWS; ++r) {
-        float four[4];
-        vst1q_f32(four, total[r]);
-        UNROLL for (int o = 0; o < OUT; ++o) out[o][r] = four[o];
+    Group load(int r, size_t g) const {
+        const int8_t* from = codes + size_t(r) * in + g * GROUP;
+        return {vld1q_s8(from), vld1q_s8(from + 16)};
     }
+    float32x4_t scales(int r, size_t g) const { return vld1q_f32(scale + size_t(r) * groups + g); }
+    int32x4_t starts(int r, size_t g) const {
+        return vld1q_s32(start + (size_t(r) * groups + g) * MAX_LANES);
+    }
+};
+
+// The last groups of inputs, fewer than four, with zeros beyond the end.
+template <int ROWS>
+struct RestRows {
+    int8_t codes[ROWS][4 * GROUP] = {};
+    float scale[ROWS][4] = {};
+    int32_t start[ROWS][4 * MAX_LANES] = {};
+
+    RestRows(const Rows& from, size_t g) {
+        const size_t left = from.groups - g;
+        for (size_t r = 0; r < ROWS; ++r) {
+            memcpy(codes[r], from.codes + r * from.in + g * GROUP, from.in - g * GROUP);
+            memcpy(scale[r], from.scale + r * from.groups + g, left * sizeof(float));
+            memcpy(start[r], from.start + (r * from.groups + g) * MAX_LANES,
+                   left * MAX_LANES * sizeof(int32_t));
+        }
+    }
+    Rows rows() const { return {codes[0], scale[0], start[0], 4 * GROUP, 4}; }
+};
+
+struct Int8Weights {
+    static constexpr bool HAS_STARTS = false;
+    const int8_t* codes;
+    size_t in;
+
+    Group load(int o, size_t g) const {
+        const int8_t* from = codes + size_t(o) * in + g * GROUP;
+        return {vld1q_s8(from), vld1q_s8(from + 16)};
+    }
+    float32x4_t scaled(int, size_t, float32x4_t x_scale) const { return x_scale; }
+    void prefetch(int o, size_t g, size_t ahead) const {
+        for (size_t i = 0; i < 4 * GROUP; i += 64)
+            __builtin_prefetch(codes + size_t(o) * in + g * GROUP + i + ahead);
+    }
+};
+
+struct Int4Weights {
+    static constexpr bool HAS_STARTS = true;
+    const uint8_t* codes;
+    const uint16_t* scale;
+    size_t groups;
+
+    Group load(int o, size_t g) const {
+        const uint8x16_t packed = vld1q_u8(codes + (size_t(o) * groups + g) * 16);
+        return {vreinterpretq_s8_u8(vandq_u8(packed, vdupq_n_u8(15))),
+                vreinterpretq_s8_u8(vshrq_n_u8(packed, 4))};
+    }
+    float32x4_t scaled(int o, size_t g, float32x4_t x_scale) const {
+        return vmulq_f32(load_half(scale + size_t(o) * groups + g), x_scale);
+    }
+    void prefetch(int o, size_t g, size_t ahead) const {
+        __builtin_prefetch(codes + (size_t(o) * groups + g) * 16 + ahead);
+    }
+};
+
+inline int32x4_t sum_lanes(const int32x4_t (&parts)[4]) {
+    return vpaddq_s32(vpaddq_s32(parts[0], parts[1]), vpaddq_s32(parts[2], parts[3]));
 }
 
 #if defined(__ARM_FEATURE_MATMUL_INT8)
-inline int8x16_t pair_low(int8x16_t a, int8x16_t b) {
-    return vreinterpretq_s8_s64(vzip1q_s64(vreinterpretq_s64_s8(a), vreinterpretq_s64_s8(b)));
-}
-
-inline int8x16_t pair_high(int8x16_t a, int8x16_t b) {
-    return vreinterpretq_s8_s64(vzip2q_s64(vreinterpretq_s64_s8(a), vreinterpretq_s64_s8(b)));
-}
-
 // A group of two rows, of weights or of inputs: 8 numbers of each row per vector.
 struct RowPair {
     int8x16_t parts[4];
-    RowPair(int8x16_t low_a, int8x16_t low_b, int8x16_t high_a, int8x16_t high_b)
-        : parts{pair_low(low_a, low_b), pair_high(low_a, low_b), pair_low(high_a, high_b),
-                pair_high(high_a, high_b)} {}
+
+    RowPair() = default;
+    RowPair(const Group& a, const Group& b)
+        : parts{first_halves(a.low, b.low), second_halves(a.low, b.low),
+                first_halves(a.high, b.high), second_halves(a.high, b.high)} {}
+
+    static int8x16_t first_halves(int8x16_t a, int8x16_t b) {
+        return vreinterpretq_s8_s64(vzip1q_s64(vreinterpretq_s64_s8(a), vreinterpretq_s64_s8(b)));
+    }
+    static int8x16_t second_halves(int8x16_t a, int8x16_t b) {
+        return vreinterpretq_s8_s64(vzip2q_s64(vreinterpretq_s64_s8(a), vreinterpretq_s64_s8(b)));
+    }
 };
 
 // [input 0 * weights 0, input 0 * weights 1, input 1 * weights 0, input 1 * weights 1]
-inline int64x2_t multiply_pairs(const RowPair& inputs, const RowPair& weights) {
+inline int32x4_t multiply_pairs(const RowPair& inputs, const RowPair& weights) {
     int32x4_t sums = vdupq_n_s32(0);
     for (int i = 0; i < 4; ++i) sums = vmmlaq_s32(sums, inputs.parts[i], weights.parts[i]);
-    return vreinterpretq_s64_s32(sums);
+    return sums;
 }
 
-// Sums of two rows of inputs with four outputs.
-inline void multiply_four(const RowPair& inputs, const RowPair& first, const RowPair& second,
-                          int32x4_t& even, int32x4_t& odd) {
-    const int64x2_t left = multiply_pairs(inputs, first), right = multiply_pairs(inputs, second);
-    even = vreinterpretq_s32_s64(vzip1q_s64(left, right));
-    odd = vreinterpretq_s32_s64(vzip2q_s64(left, right));
+// Turns four vectors of four sums: lane j of vector i becomes lane i of vector j.
+inline void transpose(int32x4_t (&x)[4]) {
+    const int64x2_t a = vreinterpretq_s64_s32(vtrn1q_s32(x[0], x[1]));
+    const int64x2_t b = vreinterpretq_s64_s32(vtrn2q_s32(x[0], x[1]));
+    const int64x2_t c = vreinterpretq_s64_s32(vtrn1q_s32(x[2], x[3]));
+    const int64x2_t d = vreinterpretq_s64_s32(vtrn2q_s32(x[2], x[3]));
+    x[0] = vreinterpretq_s32_s64(vzip1q_s64(a, c));
+    x[1] = vreinterpretq_s32_s64(vzip1q_s64(b, d));
+    x[2] = vreinterpretq_s32_s64(vzip2q_s64(a, c));
+    x[3] = vreinterpretq_s32_s64(vzip2q_s64(b, d));
 }
-#endif
 
-// Adds group g + LANE; lane o of a total is output o. `scale` has the scales of four groups.
-template <int LANE, int OUT, int ROWS>
-inline void add_int8(const int8_t* w, const int8_t* x, size_t in, size_t g,
-                     const float32x4_t (&scale)[ROWS], float32x4_t (&total)[ROWS]) {
-    const size_t at = (g + LANE) * GROUP;
-    int8x16_t low[OUT], high[OUT];
-    UNROLL for (int o = 0; o < OUT; ++o) {
-        if (LANE % 2 == 0) __builtin_prefetch(w + size_t(o + OUT) * in + at);  // the next rows
-        low[o] = vld1q_s8(w + size_t(o) * in + at);
-        high[o] = vld1q_s8(w + size_t(o) * in + at + 16);
-    }
-#if defined(__ARM_FEATURE_MATMUL_INT8)
-    if constexpr (OUT == 4 && ROWS % 2 == 0) {
-        const RowPair near(low[0], low[1], high[0], high[1]), far(low[2], low[3], high[2], high[3]);
-        for (int r = 0; r < ROWS; r += 2) {
-            const int8_t *a = x + size_t(r) * in + at, *b = a + in;
-            const RowPair inputs(vld1q_s8(a), vld1q_s8(b), vld1q_s8(a + 16), vld1q_s8(b + 16));
-            int32x4_t even, odd;
-            multiply_four(inputs, near, far, even, odd);
-            total[r] = vfmaq_laneq_f32(total[r], vcvtq_f32_s32(even), scale[r], LANE);
-            total[r + 1] = vfmaq_laneq_f32(total[r + 1], vcvtq_f32_s32(odd), scale[r + 1], LANE);
+// Adds four groups of two rows and two outputs at a time.
+template <class Weights, int OUT, int ROWS>
+inline void add_pairs(const Weights& weights, const Rows& rows, size_t g,
+                      float32x4_t (&total)[OUT][ROWS]) {
+    int32x4_t sums[OUT / 2][ROWS / 2][4];
+    UNROLL for (int i = 0; i < 4; ++i) {
+        RowPair inputs[ROWS / 2];
+        UNROLL for (int r = 0; r < ROWS; r += 2)
+            inputs[r / 2] = RowPair(rows.load(r, g + i), rows.load(r + 1, g + i));
+        UNROLL for (int o = 0; o < OUT; o += 2) {
+            const RowPair pair(weights.load(o, g + i), weights.load(o + 1, g + i));
+            UNROLL for (int r = 0; r < ROWS; r += 2)
+                sums[o / 2][r / 2][i] = multiply_pairs(inputs[r / 2], pair);
         }
-        return;
     }
-#endif
     UNROLL for (int r = 0; r < ROWS; ++r) {
-        const int8x16_t first = vld1q_s8(x + size_t(r) * in + at);
-        const int8x16_t second = vld1q_s8(x + size_t(r) * in + at + 16);
-        int32x4_t parts[OUT];
-        UNROLL for (int o = 0; o < OUT; ++o)
-            parts[o] = vdotq_s32(vdotq_s32(vdupq_n_s32(0), low[o], first), high[o], second);
-        total[r] = vfmaq_laneq_f32(total[r], sum_lanes(parts), scale[r], LANE);
+        int32x4_t start = vdupq_n_s32(0);
+        if constexpr (Weights::HAS_STARTS) {
+            int32x4_t starts[4];
+            UNROLL for (int i = 0; i < 4; ++i) starts[i] = rows.starts(r, g + i);
+            start = sum_lanes(starts);
+        }
+        UNROLL for (int o = 0; o < OUT; ++o) {
+            if (r % 2 == 0 && o % 2 == 0) transpose(sums[o / 2][r / 2]);
+            const int32x4_t four = vaddq_s32(sums[o / 2][r / 2][r % 2 * 2 + o % 2], start);
+            total[o][r] = vfmaq_f32(total[o][r], vcvtq_f32_s32(four),
+                                    weights.scaled(o, g, rows.scales(r, g)));
+        }
     }
+}
+#endif
+
+// Adds groups g to g + 3.
+template <class Weights, int OUT, int ROWS>
+inline void add_groups(const Weights& weights, const Rows& rows, size_t g,
+                       float32x4_t (&total)[OUT][ROWS]) {
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+    if constexpr (OUT % 2 == 0 && ROWS % 2 == 0) return add_pairs(weights, rows, g, total);
+#endif
+    UNROLL for (int o = 0; o < OUT; ++o) {
+        Group weight[4];
+        UNROLL for (int i = 0; i < 4; ++i) weight[i] = weights.load(o, g + i);
+        UNROLL for (int r = 0; r < ROWS; ++r) {
+            int32x4_t parts[4];
+            UNROLL for (int i = 0; i < 4; ++i) {
+                const Group input = rows.load(r, g + i);
+                parts[i] = Weights::HAS_STARTS ? rows.starts(r, g + i) : vdupq_n_s32(0);
+                parts[i] = vdotq_s32(parts[i], weight[i].low, input.low);
+                parts[i] = vdotq_s32(parts[i], weight[i].high, input.high);
+            }
+            total[o][r] = vfmaq_f32(total[o][r], vcvtq_f32_s32(sum_lanes(parts)),
+                                    weights.scaled(o, g, rows.scales(r, g)));
+        }
+    }
+}
+
+// Sums of the last groups, fewer than four, which are copied: groups beyond the end have zeros.
+template <int OUT, int ROWS>
+__attribute__((noinline)) void add_rest(Int8Weights weights, Rows rows, size_t g,
+                                        float32x4_t (&total)[OUT][ROWS]) {
+    const size_t size = rows.in - g * GROUP;
+    int8_t codes[OUT][4 * GROUP] = {};
+    for (size_t o = 0; o < OUT; ++o)
+        memcpy(codes[o], weights.codes + o * weights.in + g * GROUP, size);
+    const RestRows<ROWS> rest(rows, g);
+    add_groups(Int8Weights{codes[0], 4 * GROUP}, rest.rows(), 0, total);
 }
 
 template <int OUT, int ROWS>
-inline void dot_int8(const int8_t* w, const int8_t* x, const float* x_scale, const int32_t*,
-                     size_t in, float (&out)[OUT][ROWS]) {
-    const size_t groups = size_t(num_groups(int(in))), whole = in / GROUP;
-    float32x4_t total[ROWS], scale[ROWS];
-    UNROLL for (int r = 0; r < ROWS; ++r) total[r] = vdupq_n_f32(0.0f);
+__attribute__((noinline)) void add_rest(Int4Weights weights, Rows rows, size_t g,
+                                        float32x4_t (&total)[OUT][ROWS]) {
+    const size_t left = rows.groups - g;
+    uint8_t codes[OUT][4 * 16] = {};
+    uint16_t scale[OUT][4] = {};
+    for (size_t o = 0; o < OUT; ++o) {
+        memcpy(codes[o], weights.codes + (o * weights.groups + g) * 16, left * 16);
+        memcpy(scale[o], weights.scale + o * weights.groups + g, left * sizeof(uint16_t));
+    }
+    const RestRows<ROWS> rest(rows, g);
+    add_groups(Int4Weights{codes[0], scale[0], 4}, rest.rows(), 0, total);
+}
+
+template <class Weights, int OUT, int ROWS>
+inline void dot(const Weights& weights, const Rows& rows, size_t ahead, float (&out)[OUT][ROWS]) {
+    float32x4_t total[OUT][ROWS];
+    UNROLL for (int o = 0; o < OUT; ++o)
+        UNROLL for (int r = 0; r < ROWS; ++r) total[o][r] = vdupq_n_f32(0.0f);
     size_t g = 0;
-    for (; g + 4 <= whole; g += 4) {
-        UNROLL for (int r = 0; r < ROWS; ++r) scale[r] = vld1q_f32(x_scale + size_t(r) * groups + g);
-        add_int8<0, OUT>(w, x, in, g, scale, total);
-        add_int8<1, OUT>(w, x, in, g, scale, total);
-        add_int8<2, OUT>(w, x, in, g, scale, total);
-        add_int8<3, OUT>(w, x, in, g, scale, total);
+    for (; (g + 4) * GROUP <= rows.in; g += 4) {
+        UNROLL for (int o = 0; o < OUT; ++o) weights.prefetch(o, g, ahead);
+        add_groups(weights, rows, g, total);
     }
-    for (; g < whole; ++g) {
-        UNROLL for (int r = 0; r < ROWS; ++r) scale[r] = vdupq_n_f32(x_scale[size_t(r) * groups + g]);
-        add_int8<0, OUT>(w, x, in, g, scale, total);
-    }
-    write_totals<OUT>(total, out);
-    for (int o = 0; o < OUT && whole < groups; ++o)
-        UNROLL for (int r = 0; r < ROWS; ++r) {
-            int32_t rest = 0;
-            for (size_t j = whole * GROUP; j < in; ++j)
-                rest += int32_t(w[size_t(o) * in + j]) * x[size_t(r) * in + j];
-            out[o][r] += float(rest) * x_scale[size_t(r) * groups + whole];
-        }
-}
-
-// Adds group g + LANE; lane o of `w_scale` is the scale of output o.
-template <int LANE, int OUT, int ROWS>
-inline void add_int4(const uint8_t* w, const int8_t* x, const int32_t* start, size_t count,
-                     size_t g, float32x4_t w_scale, const float32x4_t (&scale)[ROWS],
-                     float32x4_t (&total)[ROWS]) {
-    int8x16_t low[OUT], high[OUT];
-    UNROLL for (int o = 0; o < OUT; ++o) {
-        const uint8_t* from = w + (size_t(o) * count + g + LANE) * 16;
-        if (LANE == 0) __builtin_prefetch(from + OUT * count * 16);  // the next rows
-        const uint8x16_t packed = vld1q_u8(from);
-        low[o] = vreinterpretq_s8_u8(vandq_u8(packed, vdupq_n_u8(15)));
-        high[o] = vreinterpretq_s8_u8(vshrq_n_u8(packed, 4));
-    }
-#if defined(__ARM_FEATURE_MATMUL_INT8)
-    if constexpr (OUT == 4 && ROWS % 2 == 0) {
-        const RowPair near(low[0], low[1], high[0], high[1]), far(low[2], low[3], high[2], high[3]);
-        for (int r = 0; r < ROWS; r += 2) {
-            const size_t at = size_t(r) * count + g + LANE, next = at + count;
-            const int8_t *a = x + at * GROUP, *b = x + next * GROUP;
-            const RowPair inputs(vld1q_s8(a), vld1q_s8(b), vld1q_s8(a + 16), vld1q_s8(b + 16));
-            int32x4_t even, odd;
-            multiply_four(inputs, near, far, even, odd);
-            even = vaddq_s32(even, vdupq_n_s32(vaddvq_s32(vld1q_s32(start + at * MAX_LANES))));
-            odd = vaddq_s32(odd, vdupq_n_s32(vaddvq_s32(vld1q_s32(start + next * MAX_LANES))));
-            total[r] = vfmaq_f32(total[r], vcvtq_f32_s32(even),
-                                 vmulq_laneq_f32(w_scale, scale[r], LANE));
-            total[r + 1] = vfmaq_f32(total[r + 1], vcvtq_f32_s32(odd),
-                                     vmulq_laneq_f32(w_scale, scale[r + 1], LANE));
-        }
-        return;
-    }
-#endif
-    UNROLL for (int r = 0; r < ROWS; ++r) {
-        const size_t at = size_t(r) * count + g + LANE;
-        const int8x16_t first = vld1q_s8(x + at * GROUP), second = vld1q_s8(x + at * GROUP + 16);
-        const int32x4_t begin = vld1q_s32(start + at * MAX_LANES);
-        int32x4_t parts[OUT];
+    if (g < rows.groups) {
+        float32x4_t rest[OUT][ROWS] = {};
+        add_rest(weights, rows, g, rest);
         UNROLL for (int o = 0; o < OUT; ++o)
-            parts[o] = vdotq_s32(vdotq_s32(begin, low[o], first), high[o], second);
-        total[r] = vfmaq_f32(total[r], sum_lanes(parts), vmulq_laneq_f32(w_scale, scale[r], LANE));
+            UNROLL for (int r = 0; r < ROWS; ++r) total[o][r] = add(total[o][r], rest[o][r]);
     }
+    UNROLL for (int o = 0; o < OUT; ++o)
+        UNROLL for (int r = 0; r < ROWS; ++r) out[o][r] = sum(total[o][r]);
 }
 
-// Scales of four groups, from [outputs, groups] to a vector of outputs for each group.
-inline void turn_scales(const uint16_t* p, size_t stride, float32x4_t (&out)[4]) {
-    const uint16x4_t a = vld1_u16(p), b = vld1_u16(p + stride);
-    const uint16x4_t c = vld1_u16(p + 2 * stride), d = vld1_u16(p + 3 * stride);
-    const uint32x2_t ab0 = vreinterpret_u32_u16(vzip1_u16(a, b));
-    const uint32x2_t ab1 = vreinterpret_u32_u16(vzip2_u16(a, b));
-    const uint32x2_t cd0 = vreinterpret_u32_u16(vzip1_u16(c, d));
-    const uint32x2_t cd1 = vreinterpret_u32_u16(vzip2_u16(c, d));
-    out[0] = vcvt_f32_f16(vreinterpret_f16_u32(vzip1_u32(ab0, cd0)));
-    out[1] = vcvt_f32_f16(vreinterpret_f16_u32(vzip2_u32(ab0, cd0)));
-    out[2] = vcvt_f32_f16(vreinterpret_f16_u32(vzip1_u32(ab1, cd1)));
-    out[3] = vcvt_f32_f16(vreinterpret_f16_u32(vzip2_u32(ab1, cd1)));
+// `ahead` reaches the next weights in the order of reading: of this row, or of the next rows.
+template <int OUT, int ROWS>
+inline void dot_int8(const int8_t* w, const int8_t* x, const float* x_scale, const int32_t* start,
+                     size_t in, float (&out)[OUT][ROWS]) {
+    const Rows rows{x, x_scale, start, in, size_t(num_groups(int(in)))};
+    dot(Int8Weights{w, in}, rows, OUT == 1 ? AHEAD : OUT * in, out);
 }
 
 template <int OUT, int ROWS>
 inline void dot_int4(const uint8_t* w, const uint16_t* w_scale, const int8_t* x,
-                     const float* x_scale, const int32_t* start, size_t count,
+                     const float* x_scale, const int32_t* start, size_t groups,
                      float (&out)[OUT][ROWS]) {
-    float32x4_t total[ROWS], scale[ROWS];
-    UNROLL for (int r = 0; r < ROWS; ++r) total[r] = vdupq_n_f32(0.0f);
-    size_t g = 0;
-    for (; OUT == 4 && g + 4 <= count; g += 4) {
-        float32x4_t weights[4];
-        turn_scales(w_scale + g, count, weights);
-        UNROLL for (int r = 0; r < ROWS; ++r) scale[r] = vld1q_f32(x_scale + size_t(r) * count + g);
-        add_int4<0, OUT>(w, x, start, count, g, weights[0], scale, total);
-        add_int4<1, OUT>(w, x, start, count, g, weights[1], scale, total);
-        add_int4<2, OUT>(w, x, start, count, g, weights[2], scale, total);
-        add_int4<3, OUT>(w, x, start, count, g, weights[3], scale, total);
-    }
-    for (; g < count; ++g) {
-        float weights[4] = {};
-        UNROLL for (int o = 0; o < OUT; ++o) weights[o] = from_half(w_scale[size_t(o) * count + g]);
-        UNROLL for (int r = 0; r < ROWS; ++r) scale[r] = vdupq_n_f32(x_scale[size_t(r) * count + g]);
-        add_int4<0, OUT>(w, x, start, count, g, vld1q_f32(weights), scale, total);
-    }
-    write_totals<OUT>(total, out);
+    const Rows rows{x, x_scale, start, groups * GROUP, groups};
+    dot(Int4Weights{w, w_scale, groups}, rows, OUT == 1 ? AHEAD : OUT * groups * 16, out);
 }

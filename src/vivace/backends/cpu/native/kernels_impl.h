@@ -8,8 +8,7 @@
 //   sum, maximum           of a vector
 //   store_codes            whole numbers to int8
 //   MAX_TILE               rows of inputs per pass: 1 or 2, or 4 with 32 registers
-//   IS_LINEAR              one row of inputs reads integer weights in the order of memory, which
-//                          hardware prefetchers follow best; the sums are the same
+//   INTEGER_TILE           outputs per pass of integer products with several rows of inputs
 //   arrange                finishes a rounded group of a row: order of codes, starts of sums
 //   dot_int8<OUT, ROWS>, dot_int4<OUT, ROWS>
 
@@ -104,7 +103,7 @@ static inline void dot_float(const char* w, size_t w_stride, const float* x, siz
 
 // -- one tile of a product, per kind ---------------------------------------------------------------
 
-template <int OUT, int ROWS>
+template <int KIND, int OUT, int ROWS>
 static inline void tile(const Product& p, int o, int r, float (&out)[OUT][ROWS]) {
     const Matrix& m = *p.matrix;
     const size_t in = size_t(m.in), groups = size_t(num_groups(m.in));
@@ -112,17 +111,17 @@ static inline void tile(const Product& p, int o, int r, float (&out)[OUT][ROWS])
     const int8_t* codes = p.inputs.codes + size_t(r) * in;
     const float* x_scale = p.inputs.scale + size_t(r) * groups;
     const int32_t* start = p.inputs.start + size_t(r) * groups * MAX_LANES;
-    if (m.kind == INT8) {
+    if constexpr (KIND == INT8) {
         dot_int8<OUT, ROWS>(reinterpret_cast<const int8_t*>(weight) + size_t(o) * in, codes,
                             x_scale, start, in, out);
         const float* scale = static_cast<const float*>(m.scale) + o;
         for (int i = 0; i < OUT; ++i)
             for (int j = 0; j < ROWS; ++j) out[i][j] *= scale[i];
-    } else if (m.kind == INT4) {
+    } else if constexpr (KIND == INT4) {
         dot_int4<OUT, ROWS>(reinterpret_cast<const uint8_t*>(weight) + size_t(o) * (in / 2),
                             static_cast<const uint16_t*>(m.scale) + size_t(o) * groups, codes,
                             x_scale, start, groups, out);
-    } else if (m.kind == BF16) {
+    } else if constexpr (KIND == BF16) {
         dot_float<Bf16Rows, OUT, ROWS>(weight + size_t(o) * in * 2, in * 2,
                                        p.inputs.x + size_t(r) * in, in, out);
     } else {
@@ -131,10 +130,10 @@ static inline void tile(const Product& p, int o, int r, float (&out)[OUT][ROWS])
     }
 }
 
-template <int OUT, int ROWS>
+template <int KIND, int OUT, int ROWS>
 static inline void compute(const Product& p, int o, int r) {
     float out[OUT][ROWS];
-    tile<OUT, ROWS>(p, o, r, out);
+    tile<KIND, OUT, ROWS>(p, o, r, out);
     for (int j = 0; j < ROWS; ++j) {
         float* to = p.out + size_t(r + j) * p.stride + o;
         for (int i = 0; i < OUT; ++i) {
@@ -145,22 +144,36 @@ static inline void compute(const Product& p, int o, int r) {
     }
 }
 
-template <int OUT>
+template <int KIND, int OUT>
 static inline void compute_rows(const Product& p, int o) {
     int r = 0;
     if constexpr (MAX_TILE >= 4)
-        for (; r + 4 <= p.num_rows; r += 4) compute<OUT, 4>(p, o, r);
+        for (; r + 4 <= p.num_rows; r += 4) compute<KIND, OUT, 4>(p, o, r);
     if constexpr (MAX_TILE >= 2)
-        for (; r + 2 <= p.num_rows; r += 2) compute<OUT, 2>(p, o, r);
-    for (; r < p.num_rows; ++r) compute<OUT, 1>(p, o, r);
+        for (; r + 2 <= p.num_rows; r += 2) compute<KIND, OUT, 2>(p, o, r);
+    for (; r < p.num_rows; ++r) compute<KIND, OUT, 1>(p, o, r);
+}
+
+template <int KIND>
+static void multiply_kind(const Product& p) {
+    constexpr bool HAS_INTEGERS = KIND >= INT8;
+    constexpr int OUT = HAS_INTEGERS ? INTEGER_TILE : 4;
+    int o = p.begin;
+    // One row of inputs reads integer weights in the order of memory, which hardware prefetchers
+    // follow best. The sums are the same.
+    if (HAS_INTEGERS && p.num_rows == 1)
+        for (; o < p.end; ++o) compute<KIND, 1, 1>(p, o, 0);
+    for (; o + OUT <= p.end; o += OUT) compute_rows<KIND, OUT>(p, o);
+    for (; o < p.end; ++o) compute_rows<KIND, 1>(p, o);
 }
 
 static void multiply(const Product& p) {
-    int o = p.begin;
-    if (IS_LINEAR && p.num_rows == 1 && p.matrix->kind >= INT8)
-        for (; o < p.end; ++o) compute<1, 1>(p, o, 0);
-    for (; o + 4 <= p.end; o += 4) compute_rows<4>(p, o);
-    for (; o < p.end; ++o) compute_rows<1>(p, o);
+    switch (p.matrix->kind) {
+        case INT8: return multiply_kind<INT8>(p);
+        case INT4: return multiply_kind<INT4>(p);
+        case BF16: return multiply_kind<BF16>(p);
+        default: return multiply_kind<F32>(p);
+    }
 }
 
 // -- norm, gate, attention -------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 #include <arm_neon.h>
 
 constexpr int W = 4, MAX_TILE = 4;
-constexpr bool IS_LINEAR = false;
 
 using V = float32x4_t;
 

@@ -4,8 +4,7 @@
 namespace vivace {
 namespace {
 
-constexpr int W = 4, MAX_TILE = 1;
-constexpr bool IS_LINEAR = false;
+constexpr int W = 4, MAX_TILE = 1, INTEGER_TILE = 1;
 
 struct V {
     float v[W];

@@ -121,42 +121,49 @@ inline void dot_int8(const int8_t* w, const int8_t* x, const float* x_scale, con
         UNROLL for (int r = 0; r < ROWS; ++r) out[o][r] = sum(total[o][r]);
 }
 
+// Adds `left` groups from g on: four, or the last ones. Masks of all lanes are no instructions where
+// `left` is a constant.
+template <int OUT, int ROWS>
+inline __attribute__((always_inline)) void add_int4(const uint8_t* w, const uint16_t* w_scale,
+                                                    const int8_t* x, const float* x_scale,
+                                                    const int32_t* start, size_t count, size_t g,
+                                                    size_t left, V (&total)[OUT][ROWS]) {
+    const __m512i mask = _mm512_set1_epi8(15);
+    const __m512i lanes = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
+    const __mmask64 bytes = ~__mmask64(0) >> (64 - left * 16);
+    const __mmask16 words = __mmask16(0xffff >> (16 - left * 4));
+    const __mmask8 scales = __mmask8(0xff >> (8 - left));
+    UNROLL for (int o = 0; o < OUT; ++o) {
+        const size_t row = size_t(o) * count + g;
+        __builtin_prefetch(w + row * 16 + (OUT == 1 ? AHEAD : OUT * count * 16));
+        const __m512i packed = _mm512_maskz_loadu_epi8(bytes, w + row * 16);
+        const __m512i low = _mm512_and_si512(packed, mask);
+        const __m512i high = _mm512_and_si512(_mm512_srli_epi16(packed, 4), mask);
+        const __m128 scale = _mm_cvtph_ps(_mm_maskz_loadu_epi16(scales, w_scale + row));
+        UNROLL for (int r = 0; r < ROWS; ++r) {
+            const size_t at = size_t(r) * count + g;
+            const int8_t* codes = x + at * GROUP;
+            __m512i sums = _mm512_maskz_loadu_epi32(words, start + at * MAX_LANES);
+            sums = _mm512_dpbusd_epi32(sums, low, _mm512_maskz_loadu_epi8(bytes, codes));
+            sums = _mm512_dpbusd_epi32(sums, high,
+                                       _mm512_maskz_loadu_epi8(bytes, codes + left * 16));
+            const __m128 both = _mm_mul_ps(scale, _mm_maskz_loadu_ps(scales, x_scale + at));
+            const V spread = _mm512_permutexvar_ps(lanes, _mm512_castps128_ps512(both));
+            total[o][r] = fma(_mm512_cvtepi32_ps(sums), spread, total[o][r]);
+        }
+    }
+}
+
 template <int OUT, int ROWS>
 inline void dot_int4(const uint8_t* w, const uint16_t* w_scale, const int8_t* x,
                      const float* x_scale, const int32_t* start, size_t count,
                      float (&out)[OUT][ROWS]) {
-    const __m512i mask = _mm512_set1_epi8(15);
-    const size_t ahead = OUT == 1 ? AHEAD : OUT * count * 16;  // the next rows of weights
-    const __m512i lanes = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
     V total[OUT][ROWS];
     UNROLL for (int o = 0; o < OUT; ++o)
         UNROLL for (int r = 0; r < ROWS; ++r) total[o][r] = splat(0.0f);
-    for (size_t g = 0; g < count; g += 4) {
-        const size_t left = count - g < 4 ? count - g : 4;
-        const __mmask64 bytes = ~__mmask64(0) >> (64 - left * 16);
-        const __mmask16 words = __mmask16(0xffff >> (16 - left * 4));
-        const __mmask8 scales = __mmask8(0xff >> (8 - left));
-        UNROLL for (int o = 0; o < OUT; ++o) {
-            const uint8_t* from = w + (size_t(o) * count + g) * 16;
-            __builtin_prefetch(from + ahead);
-            const __m512i packed = _mm512_maskz_loadu_epi8(bytes, from);
-            const __m512i low = _mm512_and_si512(packed, mask);
-            const __m512i high = _mm512_and_si512(_mm512_srli_epi16(packed, 4), mask);
-            const __m128 scale =
-                _mm_cvtph_ps(_mm_maskz_loadu_epi16(scales, w_scale + size_t(o) * count + g));
-            UNROLL for (int r = 0; r < ROWS; ++r) {
-                const size_t at = size_t(r) * count + g;
-                const int8_t* codes = x + at * GROUP;
-                __m512i sums = _mm512_maskz_loadu_epi32(words, start + at * MAX_LANES);
-                sums = _mm512_dpbusd_epi32(sums, low, _mm512_maskz_loadu_epi8(bytes, codes));
-                sums = _mm512_dpbusd_epi32(sums, high,
-                                           _mm512_maskz_loadu_epi8(bytes, codes + left * 16));
-                const __m128 both = _mm_mul_ps(scale, _mm_maskz_loadu_ps(scales, x_scale + at));
-                const V spread = _mm512_permutexvar_ps(lanes, _mm512_castps128_ps512(both));
-                total[o][r] = fma(_mm512_cvtepi32_ps(sums), spread, total[o][r]);
-            }
-        }
-    }
+    size_t g = 0;
+    for (; g + 4 <= count; g += 4) add_int4(w, w_scale, x, x_scale, start, count, g, 4, total);
+    if (g < count) add_int4(w, w_scale, x, x_scale, start, count, g, count - g, total);
     UNROLL for (int o = 0; o < OUT; ++o)
         UNROLL for (int r = 0; r < ROWS; ++r) out[o][r] = sum(total[o][r]);
 }

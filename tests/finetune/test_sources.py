@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,35 @@ def test_folders_are_speakers_without_a_name(tmp_path: Path) -> None:
     assert [row.transcript.speaker for row in rows] == ["ann", "ann", "bob", "bob"]
 
 
+def test_rows_of_speaker_folders_are_named_with_their_folder(tmp_path: Path) -> None:
+    for name in ("ann", "bob"):
+        write_ljspeech(tmp_path / name, 1)
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "a.wav").write_bytes(wav_bytes(tone(1)))
+    rows = read_rows(tmp_path, Defaults(None, "auto", by_folder=True))
+    assert [row.where for row in rows] == ["ann/metadata.csv:1", "bob/metadata.csv:1", "cat/a.wav"]
+
+
+@pytest.mark.parametrize("by_folder", [False, True])
+def test_folder_of_a_run_and_hidden_folders_are_not_read(tmp_path: Path, by_folder: bool) -> None:
+    for name in ("ann", "ann.finetune", ".trash", ".trash/deep", "ann/.cache"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.wav").write_bytes(wav_bytes(tone(1)))
+        (tmp_path / name / "a.txt").write_text("One two.")
+    rows = read_rows(tmp_path, Defaults(None if by_folder else "me", "auto", by_folder=by_folder))
+    assert [row.where for row in rows] == ["ann/a.wav"]
+
+
+def test_pipe_named_like_audio_is_no_recording(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.txt").write_text("One two.")
+    (tmp_path / "a.wav").write_bytes(wav_bytes(tone(1)))
+    os.mkfifo(tmp_path / "b.wav")
+    rows = read_rows(tmp_path, ME)
+    assert [row.where for row in entries(rows)] == ["a.wav"]
+    assert reasons(rows) == ["it is not a file"]
+
+
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
@@ -112,6 +142,8 @@ def test_folders_are_speakers_without_a_name(tmp_path: Path) -> None:
         ('{"audio": "a.wav", "text": 5}', "the transcript is empty"),
         ('{"audio": "gone.wav", "text": "Hello."}', "there is no file 'gone.wav'"),
         ('{"audio": "a\\u0000.wav", "text": "Hello."}', "null character"),
+        ('{"audio": "' + "x" * 5_000 + '", "text": "Hello."}', "there is no file 'xxx"),
+        ('{"audio": "/", "text": "Hello."}', "there is no file '/'"),
         ('{"audio": "a.wav", "text": "Hello.", "speaker": "no name!"}', "cannot name a voice"),
         ('{"audio": "a.wav", "text": "Hello.", "speaker": 3}', "speaker must be a name"),
         ('{"audio": "a.wav", "text": "Hello.", "instruct": 3}', "instruct must be a string"),

@@ -6,8 +6,6 @@ TrainingDataError.
 
 from __future__ import annotations
 
-import csv
-import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,15 +17,15 @@ from numpy.typing import NDArray
 
 from vivace.errors import RequestError, TrainingDataError
 from vivace.finetune.examples import Transcript
+from vivace.finetune.tables import AUDIO_FIELDS, TEXT_FIELDS, read_csv_rows, read_json_rows
 from vivace.speech import language_name
 from vivace.voices.voice import check_voice_name
 
 AUDIO_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".m4a", ".webm")
 METADATA = ("metadata.csv", "metadata.jsonl", "train.jsonl")
-AUDIO_FIELDS = ("audio", "file_name", "audio_filepath", "path", "file", "wav")
-TEXT_FIELDS = ("text", "transcript", "transcription", "sentence", "normalized_text")
 CODES_FIELD = "audio_codes"  # codes of every frame, as the official package prepares them
 MAX_TEXT_BYTES = 100_000  # of a .txt file
+RUN_FOLDER = ".finetune"  # suffix of the folder of a run, which has samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -63,9 +61,9 @@ class Defaults:
 def read_rows(data: Path, defaults: Defaults) -> list[Row]:
     """All rows of a folder or file, in a fixed order."""
     if data.is_dir():
-        rows = list(_read_folder(data, defaults))
+        rows = list(_read_folder(data, data, defaults))
     elif data.is_file():
-        rows = list(_read_table(data, defaults))
+        rows = list(_read_table(data, data.parent, defaults))
     else:
         raise TrainingDataError(f"{data}: there is no such folder or file")
     if not rows and defaults.by_folder and data.is_dir() and any(_audio_files(data)):
@@ -80,17 +78,23 @@ def read_rows(data: Path, defaults: Defaults) -> list[Row]:
     return rows
 
 
-def _read_folder(folder: Path, defaults: Defaults) -> Iterator[Row]:
+def _read_folder(folder: Path, root: Path, defaults: Defaults) -> Iterator[Row]:
+    """The rows of a folder. Reports name files relative to `root`."""
     for name in METADATA:
         if (folder / name).is_file():
-            yield from _read_table(folder / name, defaults)
+            yield from _read_table(folder / name, root, defaults)
             return
     if defaults.by_folder:
-        for part in sorted(one for one in folder.iterdir() if one.is_dir()):
-            yield from _read_folder(part, _speaker_of(part, defaults))
+        for part in sorted(one for one in folder.iterdir() if one.is_dir() and _has_data(one.name)):
+            yield from _read_folder(part, root, _speaker_of(part, defaults))
         return
     for path in sorted(_audio_files(folder)):
-        yield _beside(path, folder, defaults)
+        yield _beside(path, root, defaults)
+
+
+def _has_data(folder: str) -> bool:
+    """False for hidden folders and for the folder of a run, which may be beside the data."""
+    return not folder.startswith(".") and not folder.endswith(RUN_FOLDER)
 
 
 def _speaker_of(folder: Path, defaults: Defaults) -> Defaults:
@@ -102,15 +106,18 @@ def _speaker_of(folder: Path, defaults: Defaults) -> Defaults:
 
 
 def _audio_files(folder: Path) -> Iterator[Path]:
-    for root, _, names in os.walk(folder):
+    for root, folders, names in os.walk(folder):
+        folders[:] = [one for one in folders if _has_data(one)]
         for name in names:
             if name.lower().endswith(AUDIO_SUFFIXES):
                 yield Path(root, name)
 
 
-def _beside(path: Path, folder: Path, defaults: Defaults) -> Row:
-    where = path.relative_to(folder).as_posix()
+def _beside(path: Path, root: Path, defaults: Defaults) -> Row:
+    where = path.relative_to(root).as_posix()
     beside = path.with_suffix(".txt")
+    if not path.is_file():
+        return Rejection(where, "it is not a file")
     try:
         with beside.open("rb") as file:
             text = file.read(MAX_TEXT_BYTES).decode("utf-8-sig")
@@ -118,54 +125,22 @@ def _beside(path: Path, folder: Path, defaults: Defaults) -> Row:
         return Rejection(where, f"no transcript: {beside.name} is missing")
     except (OSError, ValueError) as error:
         return Rejection(where, f"{beside.name} cannot be read: {_reason(error)}")
-    return _entry(where, {"audio": where, "text": " ".join(text.split())}, folder, defaults)
+    return _entry(where, {"audio": path.name, "text": text}, path.parent, defaults)
 
 
-def _read_table(path: Path, defaults: Defaults) -> Iterator[Row]:
+def _read_table(path: Path, root: Path, defaults: Defaults) -> Iterator[Row]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         raise TrainingDataError(f"{path}: cannot be read: {_reason(error)}") from error
     is_json = path.suffix in (".jsonl", ".json") or text.lstrip()[:1] == "{"
-    for number, values in _json_rows(text) if is_json else _csv_rows(text):
-        where = f"{path.name}:{number}"
+    place = path.relative_to(root).as_posix()
+    for number, values in read_json_rows(text) if is_json else read_csv_rows(text):
+        where = f"{place}:{number}"
         if isinstance(values, str):
             yield Rejection(where, values)
         else:
             yield _entry(where, values, path.parent, defaults)
-
-
-def _json_rows(text: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            values = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            yield number, f"not JSON: {str(error)[:100]}"
-            continue
-        yield number, values if isinstance(values, dict) else "not a JSON object"
-
-
-def _csv_rows(text: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
-    lines = text.splitlines()
-    first = lines[0] if lines else ""
-    names = next(csv.reader([first]), []) if "|" not in first else []
-    if set(names) & set(AUDIO_FIELDS) and set(names) & set(TEXT_FIELDS):
-        reader = csv.reader(lines)
-        for cells in reader:
-            if reader.line_num > 1 and cells:
-                yield reader.line_num, dict(zip(names, cells, strict=False))
-        return
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        name, bar, rest = line.partition("|")
-        if not bar:
-            yield number, "no | between the file's name and its text"
-            continue
-        written, _, normalized = rest.partition("|")  # LJSpeech has the text twice
-        yield number, {"audio": name.strip(), "text": (normalized or written).strip()}
 
 
 def _entry(where: str, values: Mapping[str, Any], folder: Path, defaults: Defaults) -> Row:
@@ -190,7 +165,7 @@ def _text(values: Mapping[str, Any]) -> str:
     text = next((values[one] for one in TEXT_FIELDS if values.get(one)), "")
     if not isinstance(text, str) or not text.strip():
         raise RequestError("the transcript is empty")
-    return text.strip()
+    return " ".join(text.split())
 
 
 def _speaker(value: object, default: str | None) -> str | None:
@@ -229,15 +204,11 @@ def _find_audio(folder: Path, name: str) -> Path:
     if "\0" in name:
         raise RequestError("the file's name has a null character")
     places = [folder / name, folder / "wavs" / name]
-    for place in places:
-        if place.suffix.lower() in AUDIO_SUFFIXES and place.is_file():
+    known = [place for place in places if place.suffix.lower() in AUDIO_SUFFIXES]
+    stems = [Path(f"{place}{suffix}") for place in places for suffix in AUDIO_SUFFIXES]
+    for place in (*known, *stems, places[0]):
+        if os.path.isfile(place):  # False for a name that is too long
             return place
-    for place in places:
-        for suffix in AUDIO_SUFFIXES:
-            if (found := place.with_name(place.name + suffix)).is_file():
-                return found
-    if places[0].is_file():
-        return places[0]
     raise RequestError(f"there is no file {name[:200]!r}")
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +24,7 @@ from vivace.finetune.options import DataOptions
 from vivace.finetune.prepare import Clip, Preparation, PreparedData, split
 from vivace.finetune.recordings import RecordingReader
 from vivace.finetune.sources import Defaults, read_rows
-from vivace.finetune.store import EncodedStore
+from vivace.finetune.store import Encoded, EncodedStore
 
 LoadTiny = Callable[[str], Tiny]
 ENGLISH = DataOptions(language="english")
@@ -192,10 +194,10 @@ def test_recording_is_trimmed_and_has_the_loudness(tmp_path: Path) -> None:
     assert meter.integrated == pytest.approx(-23.0, abs=0.5)
 
 
-def make_clip(text: str, digest: str) -> Clip:
+def make_clip(text: str, digest: str, speaker: str | None = None) -> Clip:
     return Clip(
         where=digest,
-        transcript=Transcript(text=text),
+        transcript=Transcript(text=text, speaker=speaker),
         codes=np.zeros((2, 16), np.int64),
         seconds=1.0,
         sha256=digest,
@@ -218,6 +220,66 @@ def test_split_of_few_recordings_has_both_sides(texts: list[str]) -> None:
     train, held_out = split([make_clip(text, str(n)) for n, text in enumerate(texts)], 0.05)
     assert train
     assert held_out
+
+
+def test_split_leaves_every_speaker_a_recording_to_train_on() -> None:
+    for few in range(20):  # whichever hash is the smallest
+        clips = [make_clip(f"Sentence {n}.", str(n), "ann") for n in range(20)]
+        clips[few] = make_clip(f"Sentence {few}.", str(few), "bob")
+        train, held_out = split(clips, 0.3)
+        assert len(held_out) == 6
+        assert {one.transcript.speaker for one in train} == {"ann", "bob"}
+    same = [make_clip("One.", str(n), speaker) for n, speaker in enumerate(("ann", "ann", "bob"))]
+    train, held_out = split(same, 0.05)
+    assert [one.transcript.speaker for one in train] == ["ann", "bob"]
+    assert [one.transcript.speaker for one in held_out] == ["ann"]
+
+
+def test_median_of_the_rates_is_computed_once(
+    prepare: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    medians: list[int] = []
+
+    def median(rates: list[float]) -> float:
+        medians.append(len(rates))
+        return sorted(rates)[len(rates) // 2]
+
+    monkeypatch.setattr(statistics, "median", median)
+    codes = np.full((20, 16), 1)
+    rows = [{"audio_codes": (codes + n).tolist(), "text": f"Sentence {n}."} for n in range(20)]
+    path = tmp_path / "data.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    prepare(path)
+    assert medians == [20]
+
+
+def test_file_over_the_limit_is_rejected_without_reading_it(
+    prepare: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_ljspeech(tmp_path / "data", 4)
+    add(folder, "huge", b"RIFF")
+    os.truncate(folder / "wavs" / "huge.wav", 100 << 20)
+    read_bytes = Path.read_bytes
+
+    def read(path: Path) -> bytes:
+        assert path.name != "huge.wav"
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read)
+    data = prepare(folder)
+    assert "larger than the limit of 64 MiB" in reason_of(data, number_of_line(folder))
+
+
+def test_store_on_a_full_disk_raises_one_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full")
+    path = tmp_path / "store.jsonl"
+    monkeypatch.setattr(EncodedStore, "_read", lambda store: None)
+    path.symlink_to("/dev/full")
+    with pytest.raises(TrainingDataError, match="No space left"), EncodedStore(path) as store:
+        store.put("key", Encoded(problem="silent"))
 
 
 def test_codes_of_the_official_preparation_are_used(prepare: Workshop, tmp_path: Path) -> None:

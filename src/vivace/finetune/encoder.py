@@ -14,12 +14,14 @@ from safetensors import safe_open
 from vivace.audio.files import Recording
 from vivace.errors import AudioError, RequestError
 from vivace.finetune.options import DataOptions
-from vivace.finetune.recordings import RecordingReader
+from vivace.finetune.recordings import LIMITS, RecordingReader
 from vivace.finetune.sources import Entry
 from vivace.finetune.store import Encoded, EncodedStore
 from vivace.hub import CODEC, shard_paths
 from vivace.model.codec import Codec
+from vivace.model.config import ModelConfig
 from vivace.model.talker import Qwen3TTS
+from vivace.speech import AUTO_LANGUAGE
 from vivace.verify import Samples
 from vivace.voices.enroll import encoder_fingerprint, reference_codes, speaker_vector
 
@@ -41,6 +43,12 @@ def encoder_digest(folder: Path) -> str:
     return digest.hexdigest()
 
 
+def recognised_languages(config: ModelConfig) -> frozenset[str]:
+    """Languages of transcripts that the recogniser can check."""
+    is_english = list(config.talker_config.codec_language_id) == ["english"]
+    return frozenset({"english", AUTO_LANGUAGE} if is_english else {"english"})
+
+
 class RecordingEncoder:
     """Encodes each recording once; `store` keeps the results."""
 
@@ -56,8 +64,7 @@ class RecordingEncoder:
         self._recognise = recognise
         self._num_vectors: Counter[str] = Counter()
         self._settings = self._describe(reader.options)
-        languages = list(model.config.talker_config.codec_language_id)
-        self._english = {"english", *(["auto"] if languages == ["english"] else [])}
+        self._languages = recognised_languages(model.config)
 
     def encode(self, entry: Entry) -> tuple[Encoded, str]:
         """The codes, and the digest of the recording. Raises AudioError or RequestError."""
@@ -65,12 +72,13 @@ class RecordingEncoder:
             return self._check_codes(entry)
         assert entry.audio is not None
         try:
+            LIMITS.check_encoded(entry.audio.stat().st_size)
             content = entry.audio.read_bytes()
         except OSError as error:
             raise AudioError(f"cannot be read: {error.strerror or error}") from error
         digest = hashlib.sha256(content).hexdigest()
         wants_vector = self._wants_vector(entry)
-        is_heard = self._recognise is not None and entry.transcript.language in self._english
+        is_heard = self._recognise is not None and entry.transcript.language in self._languages
         key = f"{digest} {self._settings} {wants_vector} {is_heard}"
         found = self._store.get(key)
         if found is None:

@@ -139,9 +139,10 @@ class Preparation:
         by_language: dict[str, list[float]] = {}
         for clip in clips:
             by_language.setdefault(clip.transcript.language, []).append(_rate(clip))
+        limits = {language: _rate_limits(rates) for language, rates in by_language.items()}
         kept = []
         for clip in clips:
-            low, high = _rate_limits(by_language[clip.transcript.language])
+            low, high = limits[clip.transcript.language]
             if low <= _rate(clip) <= high:
                 kept.append(clip)
             else:
@@ -164,21 +165,30 @@ class Preparation:
 
 def split(clips: Sequence[Clip], share: float) -> tuple[list[Clip], list[Clip]]:
     """Training and held-out recordings: those with the smallest hashes are held out."""
-    places = {clip.transcript.text: _place(clip.transcript.text) for clip in clips}
     wanted = min(MAX_HELD_OUT, max(1, round(share * len(clips))))
     train: list[Clip] = []
     held_out: list[Clip] = []
-    texts = sorted(places, key=lambda text: places[text])
     by_text: dict[str, list[Clip]] = {}
     for clip in clips:
         by_text.setdefault(clip.transcript.text, []).append(clip)
-    for number, text in enumerate(texts):
-        is_last = number == len(texts) - 1 and not train
-        target = held_out if len(held_out) < wanted and not is_last else train
-        target += by_text[text]
+    left = _count_speakers(clips)
+    for text in sorted(by_text, key=_place):
+        own = _count_speakers(by_text[text])
+        is_last = any(left[speaker] == number for speaker, number in own.items())
+        if len(held_out) < wanted and not is_last:  # every speaker keeps a recording to train on
+            held_out += by_text[text]
+            left -= own
+        else:
+            train += by_text[text]
     if not held_out:  # one sentence, spoken several times
-        held_out.append(train.pop())
+        spare = [clip for clip in train if left[clip.transcript.speaker] > 1]
+        held_out.append((spare or train)[-1])
+        train.remove(held_out[0])
     return train, held_out
+
+
+def _count_speakers(clips: Iterable[Clip]) -> Counter[str | None]:
+    return Counter(clip.transcript.speaker for clip in clips)
 
 
 def data_digest(clips: Iterable[Clip]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,8 @@ class EncodedStore:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        with suppress(OSError):  # `put` has reported that the disk is full
+            self._file.close()
 
     def get(self, key: str) -> Encoded | None:
         return self._known.get(key)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from tests.finetune.recordings import SENTENCES, tone, wav_bytes, write_ljspeech
@@ -21,7 +22,13 @@ from tests.support.tiny import Tiny
 from vivace import TTS
 from vivace.adapter import Adapter
 from vivace.cli.main import main
-from vivace.errors import TrainingDataError
+from vivace.errors import (
+    AdapterError,
+    CheckpointError,
+    TrainingDataError,
+    UnknownLanguageError,
+)
+from vivace.finetune import output
 from vivace.finetune.options import DataOptions, TrainOptions
 from vivace.finetune.run import FinetuneResult, finetune
 from vivace.finetune.setup import FinetuneRequest
@@ -95,6 +102,7 @@ def test_run_writes_an_adapter_that_speaks_and_a_report(request_: FinetuneReques
     for text in ("polyline", "epoch-003-0.wav", "the speaker agreed", "(best)"):
         assert text in report
     assert (request_.folder / "samples" / "epoch-003-0.wav").stat().st_size > 1_000
+    assert not (request_.folder / "current.safetensors").exists()
 
 
 def test_interrupted_run_resumes_to_the_same_adapter(
@@ -157,6 +165,13 @@ def test_resume_with_other_data_or_options_is_refused(request_: FinetuneRequest)
     again = replace(request, resume=True)
     with pytest.raises(TrainingDataError, match="other data, options"):
         run(replace(again, training=replace(OPTIONS, epochs=2)))
+    with pytest.raises(TrainingDataError, match="other data, options"):
+        run(replace(again, recordings=replace(NO_CHECK, loudness=-20.0)))
+    best = request.folder / "best.safetensors"
+    best.rename(best.with_name("moved"))
+    with pytest.raises(AdapterError, match="no such file"):
+        run(again)
+    best.with_name("moved").rename(best)
     (request.data / "wavs" / "000.wav").write_bytes(wav_bytes(tone(1.9, hertz=700)))
     with pytest.raises(TrainingDataError, match="other data, options"):
         run(again)
@@ -238,6 +253,46 @@ def test_output_that_cannot_be_written_is_one_error(
         run(replace(request_, output=tmp_path / "file" / "me.safetensors"))
 
 
+def test_folder_with_the_name_of_the_adapter_is_refused_before_any_work(
+    request_: FinetuneRequest,
+) -> None:
+    request_.output.mkdir()
+    with pytest.raises(TrainingDataError, match="exists; choose another name"):
+        replace(request_)
+
+
+def test_merged_checkpoint_on_a_full_disk_is_one_error(
+    request_: FinetuneRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    training = replace(OPTIONS, epochs=1)
+    request = replace(request_, output=tmp_path / "merged", training=training, samples=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(output, "save_file", fail)
+        with pytest.raises(CheckpointError, match=r"cannot write .*No space left"):
+            run(request)
+    assert not list(tmp_path.glob(".merged*"))
+    assert run(replace(request, resume=True)).output.is_dir()
+
+
+def test_unknown_language_is_refused_before_any_recording_is_read(
+    request_: FinetuneRequest,
+) -> None:
+    with pytest.raises(UnknownLanguageError, match="no language named 'klingon'"):
+        run(replace(request_, recordings=replace(NO_CHECK, language="klingon")))
+    assert not request_.folder.exists()
+
+
+def test_recordings_with_one_transcript_give_a_note(request_: FinetuneRequest) -> None:
+    (request_.data / "metadata.csv").write_text("".join(f"{n:03d}|a text|bob\n" for n in range(8)))
+    request = replace(request_, samples=0, training=replace(OPTIONS, epochs=1))
+    reporter = Quiet()
+    run(request, reporter)
+    assert any("8 of 8 recordings have the transcript 'bob'" in note for note in reporter.notes)
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -245,6 +300,9 @@ def test_output_that_cannot_be_written_is_one_error(
         ({"samples": -1}, "--samples"),
         ({"licence": "x" * 2_000}, "at most 1,000"),
         ({"training": replace(OPTIONS, full=True)}, "give -o a folder"),
+        ({"save_every_s": float("nan")}, "--save-every"),
+        ({"save_every_s": -1.0}, "--save-every"),
+        ({"threads": 0}, "threads must be 1 or more"),
     ],
 )
 def test_invalid_request_is_refused_before_any_work(
@@ -257,7 +315,8 @@ def test_invalid_request_is_refused_before_any_work(
 @pytest.mark.parametrize(
     "values",
     [{"rank": 0}, {"epochs": 0}, {"learning_rate": 0.0}, {"learning_rate": float("nan")},
-     {"targets": ("everything",)}, {"targets": ()}, {"rows_per_batch": 1}, {"streamed": 2.0}],
+     {"targets": ("everything",)}, {"targets": ()}, {"rows_per_batch": 1}, {"streamed": 2.0},
+     {"seed": -1}],
 )  # fmt: skip
 def test_options_out_of_range_are_refused(values: dict[str, Any]) -> None:
     with pytest.raises(TrainingDataError):

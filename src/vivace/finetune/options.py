@@ -80,6 +80,7 @@ class TrainOptions:
         _check_range(self, "residual_weight", 0.0, 100.0)
         _check_range(self, "streamed", 0.0, 1.0)
         _check_range(self, "any_language", 0.0, 1.0)
+        _check_range(self, "seed", 0, 2**63)
         if unknown := set(self.targets) - set(TARGETS) or not self.targets:
             names = ", ".join(sorted(unknown)) if isinstance(unknown, set) else "none"
             raise TrainingDataError(f"targets must be of {', '.join(TARGETS)}, not {names}")

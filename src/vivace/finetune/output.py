@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -61,9 +61,17 @@ def write_merged(checkpoint: Checkpoint, adapter: Adapter, folder: Path) -> None
         _write_json(unfinished / NOTE, dataclasses.asdict(adapter.info))
         shutil.copymode(unfinished / "config.json", unfinished / WEIGHTS)  # it is private
         unfinished.rename(folder)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         shutil.rmtree(unfinished, ignore_errors=True)
-        raise CheckpointError(f"cannot write {folder}: {error.strerror or error}") from error
+        reason = getattr(error, "strerror", None) or _first_reason(error)
+        raise CheckpointError(f"cannot write {folder}: {reason}") from error
+
+
+def _first_reason(error: Exception) -> str:
+    """The reason of an error without `strerror`; shutil.Error has a list of failed copies."""
+    if isinstance(error, shutil.Error) and error.args and error.args[0]:
+        return str(error.args[0][0][-1])
+    return str(error)
 
 
 def merged_config(base: Path, info: AdapterInfo) -> dict[str, Any]:

@@ -19,6 +19,7 @@ import torch
 from vivace.adapter import Adapter, AdapterInfo
 from vivace.device import use_threads
 from vivace.errors import TrainingDataError
+from vivace.finetune.encoder import recognised_languages
 from vivace.finetune.files import write_file
 from vivace.finetune.interrupts import Interrupts, deferred_interrupts
 from vivace.finetune.output import make_adapter, today, write_merged
@@ -73,6 +74,8 @@ class Run:
         if self._request.resume:
             self._state, tensors = load_state(self._folder / STATE, self._prepared.settings)
             self._trainer.load_state(tensors)
+            if self._state.best_epoch:
+                Adapter.load(self._folder / BEST)  # raises AdapterError now, not after the training
             self._reporter.note(f"resumed at epoch {self._state.epoch}, step {self._state.step}")
         else:
             self._check_unfinished()
@@ -122,15 +125,21 @@ class Run:
         losses = self._state.epoch_losses
         means = [fmean(column) for column in zip(*losses, strict=True)]
         epoch = self._state.epoch + 1
-        self._adapter().save(self._folder / CURRENT)
-        figures = SpeechFigures()
-        if self._judge is not None:
-            self._reporter.note(f"epoch {epoch}: speaking held-out sentences")
-            figures = self._judge.judge(self._folder / CURRENT, epoch)
+        figures = self._judge_speech(epoch)
         self._state = dataclasses.replace(self._state, epoch=epoch, step=0, epoch_losses=[])
         self._finish_epoch(
             Judgement(epoch=epoch, losses=[], total=0.0, train_losses=means), figures
         )
+
+    def _judge_speech(self, epoch: int) -> SpeechFigures:
+        if self._judge is None:
+            return SpeechFigures()
+        self._reporter.note(f"epoch {epoch}: speaking held-out sentences")
+        current = self._folder / CURRENT
+        self._adapter().save(current)
+        figures = self._judge.judge(current, epoch)
+        current.unlink(missing_ok=True)
+        return figures
 
     def _finish_epoch(self, judgement: Judgement, figures: SpeechFigures) -> None:
         means = self._trainer.evaluate(self._held_out)
@@ -196,8 +205,13 @@ class Run:
 
     def _write_output(self) -> FinetuneResult:
         request, best = self._request, self._folder / BEST
+        if not self._state.best_epoch:
+            raise TrainingDataError(
+                "the held-out loss is not a finite number in any epoch; lower --learning-rate"
+            )
+        adapter = Adapter.load(best)
         if request.is_merged:
-            write_merged(self._prepared.checkpoint, Adapter.load(best), request.output)
+            write_merged(self._prepared.checkpoint, adapter, request.output)
         else:
             write_file(request.output, best.read_bytes())
         return FinetuneResult(
@@ -229,5 +243,6 @@ def _speech_judge(request: FinetuneRequest, prepared: Prepared) -> SpeechJudge |
         device=str(prepared.model.device),
         dtype=prepared.model.dtype,
         recognise=prepared.recognise,
+        languages=recognised_languages(prepared.model.config),
         vector=prepared.vector,
     )

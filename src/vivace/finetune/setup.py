@@ -6,6 +6,7 @@ import csv
 import hashlib
 import io
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,7 +21,7 @@ from vivace.adapter import free_speaker_ids, with_speakers
 from vivace.audio.files import Recording
 from vivace.audio.sandbox import Sandbox
 from vivace.checkpoint import EMBEDDED, Checkpoint, find_folder
-from vivace.device import pick_device, pick_dtype
+from vivace.device import pick_device, pick_dtype, pick_threads
 from vivace.errors import RequestError, TrainingDataError
 from vivace.finetune.encoder import Recognise, RecordingEncoder, encoder_digest
 from vivace.finetune.examples import ExampleWriter
@@ -28,11 +29,12 @@ from vivace.finetune.files import write_file
 from vivace.finetune.options import DataOptions, TrainOptions, fingerprint
 from vivace.finetune.prepare import Preparation, PreparedData, Progress
 from vivace.finetune.recordings import RecordingReader
-from vivace.finetune.sources import Defaults, Entry, Rejection, Row, read_rows
+from vivace.finetune.sources import RUN_FOLDER, Defaults, Entry, Rejection, Row, read_rows
 from vivace.finetune.speech_judge import Vector
 from vivace.finetune.store import EncodedStore
 from vivace.finetune.trainable import Trainables, make_trainable
 from vivace.model.talker import Qwen3TTS
+from vivace.prompt import language_id
 from vivace.speech import language_name
 from vivace.verify import Recogniser, check_recogniser
 from vivace.voices.enroll import speaker_vector
@@ -40,6 +42,7 @@ from vivace.voices.voice import check_voice_name
 
 MIN_MINUTES = 1.0  # less speech gives a note
 MAX_NOTE = 1_000  # characters of licence and consent
+MIN_REPEATED, MAX_REPEATED_SHARE = 8, 0.25  # recordings of one transcript that give a note
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +69,11 @@ class FinetuneRequest:
     def __post_init__(self) -> None:
         if self.name is not None:
             check_voice_name(self.name)
-        language_name(self.recordings.language)
         if self.training.full and not self.is_merged:
             raise TrainingDataError(
                 "--full writes a whole checkpoint: give -o a folder, not a file"
             )
-        if self.is_merged and self.output.exists():
+        if self.output.is_dir() or (self.is_merged and self.output.exists()):
             raise TrainingDataError(
                 f"{self.output} exists; choose another name, or remove it first"
             )
@@ -80,6 +82,9 @@ class FinetuneRequest:
                 raise TrainingDataError(f"licence and consent have at most {MAX_NOTE:,} characters")
         if not 0 <= self.samples <= 100:
             raise TrainingDataError(f"--samples must be from 0 to 100, not {self.samples}")
+        if not self.save_every_s >= 0:  # NaN too
+            raise TrainingDataError(f"--save-every must be 0 or more, not {self.save_every_s:g}")
+        pick_threads(self.threads, "cpu", 0)
 
     @property
     def is_merged(self) -> bool:
@@ -88,7 +93,7 @@ class FinetuneRequest:
     @property
     def folder(self) -> Path:
         """The folder of the run's own files."""
-        return self.output.with_name(f"{self.output.stem}.finetune")
+        return self.output.with_name(self.output.stem + RUN_FOLDER)
 
     @property
     def model_name(self) -> str:
@@ -135,6 +140,7 @@ def prepare(request: FinetuneRequest, progress: Progress) -> Prepared:
         request.model, revision=request.revision, cache_dir=None, offline=request.offline
     )
     checkpoint = Checkpoint.open(folder)
+    language_id(checkpoint.config.talker_config, language_name(request.recordings.language), None)
     rows = _rows(request, checkpoint)
     _check_encoder(folder, rows)
     ids = _new_speakers(checkpoint, rows)
@@ -259,7 +265,10 @@ def _first_vectors(
     for name in ids:
         own = [clip for clip in data.train if clip.transcript.speaker == name]
         if not own:
-            raise TrainingDataError(f"the speaker {name!r} has no recording to train on")
+            raise TrainingDataError(
+                f"the speaker {name!r} has no recording to train on: its recordings are rejected "
+                "(rejected.csv has the reasons), or the only one is held out"
+            )
         found = [clip.speaker_vector for clip in own if clip.speaker_vector is not None]
         if found:
             vectors[name] = torch.from_numpy(np.mean(found, axis=0)).to(model.device)
@@ -282,7 +291,7 @@ def _vector(model: Qwen3TTS, recording: Recording) -> NDArray[np.float32]:
 def _settings(request: FinetuneRequest, digest: str, data: PreparedData, dtype: torch.dtype) -> str:
     values = [digest, data.sha256, str(dtype), request.name or ""]
     held_out = [clip.sha256 for clip in data.held_out]
-    text = json.dumps([*values, held_out, fingerprint(request.training)])
+    text = json.dumps([*values, held_out, fingerprint(request.recordings, request.training)])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -293,6 +302,13 @@ def _notes(request: FinetuneRequest, data: PreparedData) -> list[str]:
         notes.append(f"only {60 * minutes:.0f} s of speech; at least 5 minutes are recommended")
     if data.rejections:
         notes.append(
-            f"{len(data.rejections)} recordings rejected; see {request.folder / 'rejected.csv'}"
+            f"rejected recordings: {len(data.rejections)}; see {request.folder / 'rejected.csv'}"
+        )
+    texts = Counter(clip.transcript.text for clip in (*data.train, *data.held_out))
+    [(text, number)] = texts.most_common(1)
+    if number >= MIN_REPEATED and number > MAX_REPEATED_SHARE * texts.total():
+        notes.append(
+            f"{number} of {texts.total()} recordings have the transcript {text[:40]!r}; check that "
+            "the data has the transcript in the right column"
         )
     return notes

@@ -42,6 +42,7 @@ class SpeechJudge:
     device: str
     dtype: torch.dtype
     recognise: Recognise | None = None  # None: no word errors
+    languages: frozenset[str] = frozenset()  # that `recognise` understands
     vector: Vector | None = None  # the checkpoint's own speaker encoder
 
     def judge(self, adapter: Path, epoch: int) -> SpeechFigures:
@@ -79,6 +80,7 @@ class SpeechJudge:
         return f"{self.folder.name}/{path.name}"
 
     def _word_errors(self, spoken: Sequence[tuple[Clip, Audio]]) -> float | None:
+        spoken = [(clip, audio) for clip, audio in spoken if self._is_recognised(clip)]
         if self.recognise is None or not spoken:
             return None
         words = [len(clip.transcript.text.split()) for clip, _ in spoken]
@@ -87,6 +89,9 @@ class SpeechJudge:
             for clip, audio in spoken
         ]
         return float(np.average(errors, weights=words))
+
+    def _is_recognised(self, clip: Clip) -> bool:
+        return clip.transcript.language in self.languages
 
     def _likeness(self, spoken: Sequence[tuple[Clip, Audio]]) -> float | None:
         if self.vector is None:

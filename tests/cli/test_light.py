@@ -24,6 +24,16 @@ name = "register_meta"
 assert callable(getattr(torch._meta_registrations, name))
 print(type(sys.modules[DEFERRED]).__name__, len(sys.modules) > light)
 """
+TRAIN = """
+from vivace.cli.light import import_torch
+import_torch()
+import torch
+from torch.utils.checkpoint import checkpoint
+weight = torch.nn.Parameter(torch.ones(2))
+checkpoint(torch.sin, weight, use_reentrant=False).sum().backward()
+torch.optim.AdamW([weight]).step()
+print(bool((weight < 1).all()))
+"""
 SPEAK = """
 import sys
 sys.modules["sounddevice"] = None
@@ -57,6 +67,10 @@ def run(code: str, *arguments: str) -> list[str]:
 
 def test_deferred_module_is_imported_at_first_use() -> None:
     assert run(CODE) == ["True", "_DeferredModule", "module", "True"]
+
+
+def test_training_works_with_deferred_module() -> None:
+    assert run(TRAIN) == ["True"]
 
 
 @pytest.mark.ci

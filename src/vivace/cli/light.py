@@ -17,6 +17,9 @@ from types import ModuleType
 from typing import Any
 
 DEFERRED = "torch._meta_registrations"
+# torch's compilers are imported by optimizers and by activation checkpointing. They expect the
+# modules that the deferred one imports; without them, their own imports are circular and fail.
+NEEDS_DEFERRED = "torch._dynamo"
 
 
 def import_torch() -> None:
@@ -58,7 +61,21 @@ class _Finder(MetaPathFinder, Loader):
         return _DeferredModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        pass
+        sys.meta_path.insert(0, _CompilerFinder())
+
+
+class _CompilerFinder(MetaPathFinder):
+    """Imports the deferred module before torch's compilers."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name == NEEDS_DEFERRED:
+            sys.meta_path.remove(self)
+            placeholder = sys.modules[DEFERRED]
+            if isinstance(placeholder, _DeferredModule):
+                placeholder.load()
+        return None
 
 
 class _DeferredModule(ModuleType):
@@ -67,6 +84,10 @@ class _DeferredModule(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        return getattr(self.load(), name)
+
+    def load(self) -> ModuleType:
+        """Replace the placeholder by the real module."""
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
-        return getattr(import_module(self.__name__), name)
+        return import_module(self.__name__)

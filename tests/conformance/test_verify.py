@@ -121,6 +121,67 @@ def test_changed_tensor_is_found_by_its_row(
     assert {rows[name] for name in rows if name.startswith(untouched)} == {"ok"}
 
 
+@pytest.mark.parametrize(
+    ("file", "part", "found_by"),
+    [
+        ("model.safetensors", "code_predictor.lm_head.3.weight", "scores,"),
+        ("model.safetensors", "speaker_encoder.fc.weight", "speaker encoder"),
+        (CODEC_FILE, "encoder.downsample.conv.weight", "codec encoder"),
+    ],
+)
+def test_scaled_tensor_is_found_by_its_row_alone(
+    file: str,
+    part: str,
+    found_by: str,
+    tiny_folder: Path,
+    golden: Callable[[str], Path],
+    tmp_path: Path,
+) -> None:
+    """A head that is scaled keeps all choices of greedy speech; encoders are not used by speech."""
+    broken = tmp_path / "broken"
+    shutil.copytree(tiny_folder / "base", broken)
+    tensors = load_file(broken / file)
+    [name] = [name for name in tensors if part in name]
+    tensors[name] = (1.1 * tensors[name].float()).to(tensors[name].dtype)
+    save_file(tensors, broken / file)
+    code, report = run(broken, golden("base"), tmp_path / "report.json", *EAGER)
+    rows = statuses(report)
+    assert code == 1
+    differing = {name for name in rows if rows[name] == "differs"}
+    assert differing
+    assert all(name.startswith(found_by) for name in differing), differing
+    if found_by == "scores,":
+        row = next(row for row in report["runs"][0]["rows"] if row["check"] in differing)
+        assert "of codebook 4" in row["result"]
+
+
+def test_golden_file_without_scores_and_encoders_is_compared(
+    tiny_folder: Path, golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    [one] = load_golden(golden("base"))
+    requests = [dataclasses.replace(each, scores=None) for each in one.requests]
+    older = tmp_path / "older.npz"
+    save_golden([dataclasses.replace(one, requests=requests, encoders=None)], older)
+    code, report = run(tiny_folder / "base", older, tmp_path / "report.json", *EAGER)
+    assert code == 0
+    assert not any(name.startswith(("scores", "speaker encoder")) for name in statuses(report))
+
+
+def test_changed_config_is_named(
+    tiny_folder: Path,
+    golden: Callable[[str], Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(tiny_folder / "base", broken)
+    config = json.loads((broken / "config.json").read_text())
+    config["talker_config"]["rope_theta"] = 5_000
+    (broken / "config.json").write_text(json.dumps(config))
+    assert main(["verify", str(broken), "--golden", str(golden("base"))]) == 2
+    assert "this one has talker.rope_theta 5000, not 1000000" in capsys.readouterr().err
+
+
 def test_changed_vocabulary_is_found_by_token_ids(
     tiny_folder: Path, golden: Callable[[str], Path], tmp_path: Path
 ) -> None:

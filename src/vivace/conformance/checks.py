@@ -21,6 +21,7 @@ from vivace.conformance import observe
 from vivace.conformance.golden import (
     Floats,
     GoldenCodec,
+    GoldenEncoders,
     GoldenProbe,
     GoldenRequest,
     GoldenSet,
@@ -33,6 +34,7 @@ from vivace.tts import TTS
 
 NUM_BACKEND_FRAMES = 16  # of each request, made by the backend one by one
 MIN_COMPARED = 0.5  # share of these frames that do not depend on the repetition penalty
+ENCODER_AGREEMENT = 0.9  # codes of noise are close to others; rounding may change a few
 INFORMATION = "none"  # threshold of a row that is not required
 
 
@@ -117,6 +119,10 @@ def check_run(tts: TTS, sets: Sequence[GoldenSet], frame_ms: dict[str, float]) -
             yield from _guarded(request.name, _check_codes, tts, request, precision, frame_ms)
         for codec in golden.codecs:
             yield from _guarded(codec.name, _check_codec, tts, codec, precision.tolerance)
+        if golden.encoders is not None:
+            yield from _guarded(
+                "encoders", _check_encoders, tts, golden.encoders, precision.tolerance
+            )
 
 
 def _guarded(name: str, check: Callable[..., Iterator[Row]], *arguments: object) -> Iterator[Row]:
@@ -161,8 +167,26 @@ def _check_choices(tts: TTS, request: GoldenRequest, precision: Precision) -> It
         note,
         {"codebooks": [round(float(share), 4) for share in others]},
     )
+    if request.scores is not None:
+        limit = precision.tolerance.state_error
+        yield _check_scores(request.name, choices.scores, request.scores, limit)
     if not precision.is_exact:
         yield _check_frames(tts, request, choices, precision.tolerance.frame_agreement)
+
+
+def _check_scores(name: str, found: Floats, expected: Floats, limit: float) -> Row:
+    """The size of the logits, which the choices do not show."""
+    if found.shape != expected.shape:
+        return _error_row(f"scores, {name}", found, expected, limit)
+    errors = np.abs(found - expected) / np.maximum(np.abs(expected), 1e-6)
+    worst = int(errors.argmax())
+    return _row(
+        f"scores, {name}",
+        f"largest error {errors[worst]:.1e}, of codebook {worst}",
+        f"at most {limit:g}",
+        bool(errors[worst] <= limit),
+        values={"codebooks": [round(float(error), 6) for error in errors]},
+    )
 
 
 def _check_frames(tts: TTS, request: GoldenRequest, choices: observe.Choices, least: float) -> Row:
@@ -223,6 +247,15 @@ def _check_codec(tts: TTS, codec: GoldenCodec, tolerance: Tolerance) -> Iterator
         ratio_db >= tolerance.samples_db,
         values={"db": round(ratio_db, 2) if math.isfinite(ratio_db) else None},
     )
+
+
+def _check_encoders(tts: TTS, golden: GoldenEncoders, tolerance: Tolerance) -> Iterator[Row]:
+    found = observe.encoded_noise(tts)
+    yield _error_row("speaker encoder", found.speaker, golden.speaker, tolerance.state_error)
+    is_shape = found.codes.shape == golden.codes.shape
+    share = float((found.codes == golden.codes).mean()) if is_shape else 0.0
+    least = min(tolerance.agreement, ENCODER_AGREEMENT)
+    yield _agreement_row("codec encoder", share, least)
 
 
 def signal_to_error_db(found: Floats, expected: Floats) -> float:

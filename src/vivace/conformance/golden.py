@@ -56,10 +56,11 @@ class GoldenRequest:
     ref_text: str | None = None
     ref_ids: Ints | None = None  # of the official chat string with the reference's text
     ref_codes: Ints | None = None  # [frames, codebooks]
+    scores: Floats | None = None  # [codebooks], the highest logit, mean of all frames
 
     def __post_init__(self) -> None:
         _check_shapes(self, {"text_ids": 1, "codes": 2, "instruct_ids": 1, "speaker": 1})
-        _check_shapes(self, {"ref_ids": 1, "ref_codes": 2})
+        _check_shapes(self, {"ref_ids": 1, "ref_codes": 2, "scores": 1})
         if len(self.text_ids) <= 2 * NUM_ROLE_IDS + NUM_END_IDS or not len(self.codes):
             raise ValueError(f"request {self.name!r} has no text or no codes")
 
@@ -98,6 +99,17 @@ class GoldenCodec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GoldenEncoders:
+    """Outputs of the encoders that clone voices. Their input is noise from a fixed seed."""
+
+    speaker: Floats  # [width]
+    codes: Ints  # [frames, codebooks]
+
+    def __post_init__(self) -> None:
+        _check_shapes(self, {"speaker": 1, "codes": 2})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GoldenSet:
     """Values of one checkpoint, or of a part that several checkpoints share."""
 
@@ -108,12 +120,21 @@ class GoldenSet:
     requests: Sequence[GoldenRequest] = ()
     probe: GoldenProbe | None = None
     codecs: Sequence[GoldenCodec] = ()
+    encoders: GoldenEncoders | None = None
 
     def fits(self, checkpoint: Checkpoint) -> bool:
         """Whether the checkpoint has the kind and the dimensions of the recorded one."""
-        found = read_dimensions(checkpoint)
-        is_kind = self.kind in (None, checkpoint.config.tts_model_type)
-        return is_kind and all(found.get(name) == size for name, size in self.dimensions.items())
+        return not self.differences(checkpoint)
+
+    def differences(self, checkpoint: Checkpoint) -> list[str]:
+        """How the checkpoint differs from the recorded one in kind and dimensions."""
+        kind, found = checkpoint.config.tts_model_type, read_dimensions(checkpoint)
+        differences = [f"type {kind}, not {self.kind}"] if self.kind not in (None, kind) else []
+        return differences + [
+            f"{name} {found.get(name, 'missing')}, not {size}"
+            for name, size in self.dimensions.items()
+            if found.get(name) != size
+        ]
 
     def check_values(self, checkpoint: Checkpoint) -> None:
         """Raise RequestError if a value is outside the tables of the checkpoint."""
@@ -167,6 +188,13 @@ def read_dimensions(checkpoint: Checkpoint) -> dict[str, int]:
     return found
 
 
+def encoder_samples() -> Floats:
+    """The input of the encoders: one second of noise at 24 kHz, in steps of loudness."""
+    random = np.random.RandomState(PROBE_SEED)
+    levels = np.repeat(random.uniform(0.02, 0.2, 10), 2_400)
+    return (levels * random.randn(len(levels))).astype(np.float32)
+
+
 # -- files -------------------------------------------------------------------------------------
 
 
@@ -218,7 +246,7 @@ def _small(values: NDArray[Any]) -> type[np.unsignedinteger[Any]]:
 
 
 def _read_set(raw: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> GoldenSet:
-    probe = raw["probe"]
+    probe, encoders = raw["probe"], raw.get("encoders")
     return _read(
         GoldenSet,
         {
@@ -226,6 +254,7 @@ def _read_set(raw: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Gol
             "requests": [_read(GoldenRequest, one, arrays) for one in raw["requests"]],
             "probe": None if probe is None else _read(GoldenProbe, probe, arrays),
             "codecs": [_read(GoldenCodec, one, arrays) for one in raw["codecs"]],
+            "encoders": None if encoders is None else _read(GoldenEncoders, encoders, arrays),
         },
         arrays,
     )

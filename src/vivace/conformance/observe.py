@@ -15,14 +15,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vivace.audio.files import Recording
 from vivace.backends.base import Backend, Frames
 from vivace.backends.frame_maker import bans
 from vivace.conformance.golden import (
     NUM_END_IDS,
     NUM_ROLE_IDS,
     Floats,
+    GoldenEncoders,
     GoldenRequest,
     Ints,
+    encoder_samples,
     probe_inputs,
 )
 from vivace.device import use_threads
@@ -41,11 +44,13 @@ from vivace.teacher_forcing import Batch, Example, collate, first_logits, residu
 from vivace.teacher_forcing import talker_states as batch_states
 from vivace.text.tokenizer import TextTokenizer
 from vivace.tts import TTS
+from vivace.voices.enroll import reference_codes, speaker_vector
 from vivace.voices.voice import Voice
 
 T = TypeVar("T")
 
 GREEDY = SamplingParams(temperature=0.0, repetition_penalty=1.0, seed=0)
+ENCODER_RATE = 24_000  # of the encoders' input, in Hz
 FRAMES_PER_PASS = 64  # of the predictor, to bound the memory of its logits
 
 
@@ -66,6 +71,7 @@ class Choices:
     plain_first: Ints  # [frames], codebook 0 without the repetition penalty
     is_end: bool  # whether the model ends the speech after the last frame
     margin: float  # smallest distance of the two highest scores
+    scores: Floats  # [codebooks], the highest logit, mean of all frames
 
 
 def on_engine(tts: TTS, function: Callable[[], T]) -> T:
@@ -137,6 +143,20 @@ def after_transformer(tts: TTS, codes: Ints) -> Floats:
         latents = codec.decoder.quantizer(batch.transpose(1, 2))
         with full_precision():
             return _floats(codec.decoder.transform_latents(latents, state)[0])
+
+    return on_engine(tts, compute)
+
+
+def encoded_noise(tts: TTS) -> GoldenEncoders:
+    """Outputs of the speaker encoder and of the codec's encoder."""
+    parts = tts.loaded.parts
+    recording = Recording(samples=encoder_samples(), sample_rate=ENCODER_RATE, sha256="")
+
+    def compute() -> GoldenEncoders:
+        return GoldenEncoders(
+            speaker=speaker_vector(parts.model, recording),
+            codes=reference_codes(parts.codec, recording),
+        )
 
     return on_engine(tts, compute)
 
@@ -277,6 +297,7 @@ def choose_codes(tts: TTS, request: GoldenRequest) -> Choices:
             plain_first=plain[:-1].argmax(-1).cpu().numpy(),
             is_end=int(first[-1]) == model.config.talker_config.codec_eos_token_id,
             margin=min(_margin(recorded), _margin(others)),
+            scores=_highest(logits[:-1], others),
         )
 
     return on_engine(tts, compute)
@@ -296,6 +317,11 @@ def _first_scores(
     penalty = torch.full((num_rows, 1), repetition_penalty, device=logits.device)
     scores = penalise(logits, seen, penalty)
     return logits.masked_fill(is_banned, -torch.inf), scores.masked_fill(is_banned, -torch.inf)
+
+
+def _highest(first: Tensor, others: Tensor) -> Floats:
+    """The highest logit of each codebook, mean of all frames."""
+    return _floats(torch.cat((first.amax(-1).mean(0)[None], others.amax(-1).mean(0))))
 
 
 def _margin(scores: Tensor) -> float:

@@ -54,7 +54,7 @@ def record_golden(tts: TTS, name: str) -> Recording:
                 f"request {done.name!r} has choices that are too close to record: "
                 f"the smallest margin is {choices.margin:.1e}"
             )
-        requests.append(done)
+        requests.append(dataclasses.replace(done, scores=choices.scores))
         margins.append(choices.margin)
     golden = GoldenSet(
         name=name,
@@ -64,8 +64,13 @@ def record_golden(tts: TTS, name: str) -> Recording:
         requests=requests,
         probe=_record_probe(tts),
         codecs=[_record_codec(tts)],
+        encoders=observe.encoded_noise(tts) if _clones(tts) else None,
     )
     return Recording(golden, min(margins))
+
+
+def _clones(tts: TTS) -> bool:
+    return tts.checkpoint.config.tts_model_type == "base"
 
 
 def _plan_requests(tts: TTS) -> Iterator[GoldenRequest]:

@@ -25,6 +25,7 @@ class Run:
 
 
 REFERENCE_RUN = Run("eager", "float32")
+MAX_DIFFERENCES = 3  # of a similar checkpoint
 DEFAULT_RUNS = (REFERENCE_RUN, Run())
 
 
@@ -45,8 +46,9 @@ def verify_checkpoint(
     if not sets:
         raise NoGoldenError(
             f"no golden values are recorded for this {config.tts_model_type} checkpoint "
-            f"(hidden size {config.talker_config.hidden_size}); record them on a machine that you "
-            "trust with --record FILE, and compare with --golden FILE"
+            f"(hidden size {config.talker_config.hidden_size}{_nearest(checkpoint, golden_sets)}); "
+            "record them on a machine that you trust with --record FILE, and compare with "
+            "--golden FILE"
         )
     for one in sets:
         one.check_values(checkpoint)
@@ -70,6 +72,15 @@ def verify_checkpoint(
         token_rows=token_rows,
         runs=reports,
     )
+
+
+def _nearest(checkpoint: Checkpoint, sets: Sequence[GoldenSet]) -> str:
+    """The set with the fewest differences, if a wrong config.json can explain them."""
+    found = [(one.differences(checkpoint), one.name) for one in sets]
+    differences, name = min(found, key=lambda pair: len(pair[0]), default=([], ""))
+    if not differences or len(differences) > MAX_DIFFERENCES:
+        return ""
+    return f"; the set {name!r} is for another config.json: this one has {', '.join(differences)}"
 
 
 def _report(

@@ -166,6 +166,14 @@ def test_pickle_of_any_binary_protocol_is_detected(folder: Path, protocol: int) 
         load(folder)
 
 
+def test_truncated_file_whose_header_size_looks_like_a_pickle_is_damaged(folder: Path) -> None:
+    header = json.dumps({"w": {"dtype": "F32", "shape": [9], "data_offsets": [0, 36]}})
+    content = header.ljust(0x0280).encode()
+    (folder / MODEL).write_bytes(len(content).to_bytes(8, "little") + content + bytes(8))
+    with pytest.raises(CheckpointError, match=r"is damaged or .*before the end of w"):
+        load(folder)
+
+
 def test_checkpoint_with_only_a_pickle_raises_with_advice_to_convert(folder: Path) -> None:
     torch.save(load_file(folder / MODEL), folder / "pytorch_model.bin")
     (folder / MODEL).unlink()

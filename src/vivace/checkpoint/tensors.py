@@ -149,10 +149,12 @@ def _open(path: Path, device: torch.device) -> Any:
 def _is_pickle(path: Path) -> bool:
     try:
         with path.open("rb") as file:
-            head = file.read(2)
+            head = file.read(9)
     except OSError:
         return False
-    return head == b"PK" or (head[:1] == b"\x80" and head[1:] <= b"\x05")
+    if head[8:] == b"{":  # safetensors: eight bytes of any size, then JSON
+        return False
+    return head[:2] == b"PK" or (head[:1] == b"\x80" and head[1:2] <= b"\x05")
 
 
 def compare_names(wanted: set[str], found: set[str], folder: Path) -> None:

@@ -538,10 +538,11 @@ def make_container(path: Path, codec: str, rate: int, channels: str) -> Path:
     [
         ("a.m4a", "aac", 44_100, "stereo"),
         ("a.m4a", "aac", 24_000, "mono"),
+        ("a.aac", "aac", 24_000, "mono"),
         ("a.webm", "libopus", 48_000, "mono"),
     ],
 )
-def test_m4a_and_webm_are_read(
+def test_m4a_aac_and_webm_are_read(
     tmp_path: Path, name: str, codec: str, rate: int, channels: str, trusted: bool
 ) -> None:
     path = make_container(tmp_path / name, codec, rate, channels)

@@ -49,6 +49,18 @@ def test_metadata_of_m4b_is_found() -> None:
     assert found["voice"] == "preset, cloned"
 
 
+def test_statement_behind_a_comment_of_another_tool_is_found(tmp_path: Path) -> None:
+    path = write_audio(tmp_path / "a.flac", tone(), RATE, mark=MARK)
+    statement = read_tags(path.read_bytes())["comment"]
+    comments = [b"COMMENT=my favourite", f"COMMENT={statement}".encode(), b"COMMENT=again"]
+    packed = b"".join(len(one).to_bytes(4, "little") + one for one in comments)
+    block = bytes(4) + len(comments).to_bytes(4, "little") + packed
+    content = b"fLaC" + (0x84 << 24 | len(block)).to_bytes(4, "big") + block
+    found = describe_tags(read_tags(content))
+    assert found is not None
+    assert found["model"] == "Qwen/Tést"
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_unmarked_file_has_no_mark(format: str, tmp_path: Path) -> None:
     path = write_audio(tmp_path / f"a.{format}", tone(), RATE)

@@ -102,11 +102,16 @@ def _is_mp3_frame(content: bytes) -> bool:
 
 def _container(content: bytes) -> str | None:
     """FFmpeg's name of the container, or None if libsndfile decodes the file."""
-    return "mov" if content[4:8] == b"ftyp" else "matroska" if content[:4] == EBML else None
+    if content[4:8] == b"ftyp":
+        return "mov"
+    if content[:4] == EBML:
+        return "matroska"
+    is_aac = content[:1] == b"\xff" and len(content) > 6 and content[1] & 0xF6 == 0xF0
+    return "aac" if is_aac else None  # AAC without a container: ADTS frames
 
 
 def decode_compressed(content: bytes, limits: AudioLimits) -> Decoded:
-    """Decode FLAC, OGG and MP3 with libsndfile, M4A and WebM with FFmpeg, in this process."""
+    """Decode FLAC, OGG and MP3 with libsndfile, M4A, AAC and WebM with FFmpeg, in this process."""
     blocks: list[Samples] = []
     num_frames, sample_rate = 0, 0
     container = _container(content)

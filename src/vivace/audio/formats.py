@@ -17,7 +17,7 @@ from vivace.errors import AudioError
 SpeechFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 SPEECH_FORMATS: tuple[str, ...] = get_args(SpeechFormat)  # OpenAI's `response_format`
 RECORDING_EXTENSIONS = (".wav", ".flac", ".ogg", ".mp3", ".m4a", ".opus", ".webm")
-READABLE_FORMATS = "WAV, FLAC, OGG and MP3 are supported, and M4A and WebM with the extra av"
+READABLE_FORMATS = "WAV, FLAC, OGG and MP3 are supported, and M4A, AAC and WebM with the extra av"
 
 
 @dataclass(frozen=True, slots=True)

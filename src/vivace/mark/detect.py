@@ -124,14 +124,15 @@ def _read_content(path: str) -> bytes:
 
 def describe_tags(tags: Mapping[str, str]) -> dict[str, str] | None:
     """The facts of tags that say the audio is AI-generated; None if they do not."""
-    comment = tags.get("comment", "")
+    lines = tags.get("comment", "").split("\n")  # other tools may have added comments
+    statement = next((line for line in lines if line.startswith(STATEMENT)), None)
     texts = "\n".join(tags.values())
     source = SOURCE_TYPES.search(texts)
-    if not comment.startswith(STATEMENT) and source is None:
+    if statement is None and source is None:
         return None
     facts = {}
-    if comment.startswith(STATEMENT):
-        parts = (part.partition(": ") for part in comment.split("; ")[1:])
+    if statement is not None:
+        parts = (part.partition(": ") for part in statement.split("; ")[1:])
         facts = {name.replace(" ", "_"): value for name, _, value in parts if value}
     elif software := tags.get("software"):
         facts["tool"] = software

@@ -21,7 +21,10 @@ Pairs = Iterator[tuple[str, str]]
 
 
 def read_tags(content: bytes) -> dict[str, str]:
-    """The tags by name, in lower case. Empty for a file without tags, and for other files."""
+    """The tags by name, in lower case. Empty for a file without tags, and for other files.
+
+    Several values of one name are lines.
+    """
     data = memoryview(content)
     if content[:4] == b"RIFF" and content[8:12] == b"WAVE":
         pairs = _read_riff(data)
@@ -38,7 +41,11 @@ def read_tags(content: bytes) -> dict[str, str]:
     tags: dict[str, str] = {}
     try:
         for name, value in pairs:
-            tags.setdefault(name.lower(), value.strip("\0 "))
+            before, value = tags.get(name.lower()), value.strip("\0 ")
+            if before is None:
+                tags[name.lower()] = value
+            elif len(before) < MAX_TEXT:
+                tags[name.lower()] = f"{before}\n{value}"
     except (struct.error, IndexError, ValueError):  # truncated: the tags before are kept
         pass
     return tags

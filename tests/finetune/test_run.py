@@ -94,6 +94,7 @@ def test_run_writes_an_adapter_that_speaks_and_a_report(request_: FinetuneReques
     info = Adapter.load(result.output).info
     assert (info.name, info.licence, info.consent) == ("me", "CC0", "the speaker agreed")
     assert info.data_sha256 == result.data["data_sha256"]
+    assert info.base == "base"  # the name of the folder without its path
     assert info.loss == pytest.approx(min(losses[1:]))
     with TTS.load(request_.model, device="cpu", adapter=result.output) as tts:
         assert tts.speakers == ["me"]

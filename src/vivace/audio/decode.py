@@ -106,8 +106,15 @@ def _container(content: bytes) -> str | None:
         return "mov"
     if content[:4] == EBML:
         return "matroska"
-    is_aac = content[:1] == b"\xff" and len(content) > 6 and content[1] & 0xF6 == 0xF0
-    return "aac" if is_aac else None  # AAC without a container: ADTS frames
+    return "aac" if _is_adts(content) else None
+
+
+def _is_adts(content: bytes) -> bool:
+    """Whether the content begins with a frame of AAC without a container."""
+    if len(content) < 7 or content[0] != 0xFF or content[1] & 0xF6 != 0xF0:
+        return False
+    size = (content[3] & 3) << 11 | content[4] << 3 | content[5] >> 5
+    return 7 <= size <= len(content) and content[size : size + 2] in (b"", content[:2])
 
 
 def decode_compressed(content: bytes, limits: AudioLimits) -> Decoded:

@@ -8,6 +8,7 @@ side only.
 from __future__ import annotations
 
 import hashlib
+import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -32,6 +33,7 @@ RATE_FACTOR = 2.5  # from the median of all recordings of a language
 MIN_FOR_MEDIAN = 8
 MAX_HELD_OUT = 200
 MIN_RECORDINGS = 2
+VARIABLE = re.compile(r"'[^']*'|\S+\.\w{2,5}(?::\d+)?(?= |$)|^[\d.]+(?= s of )")  # names, seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -197,9 +199,9 @@ def data_digest(clips: Iterable[Clip]) -> str:
 
 
 def count_reasons(rejections: Iterable[Rejection]) -> dict[str, int]:
-    """Rejections by the first words of their reason, most frequent first."""
-    counts = Counter(rejection.reason.split(":")[0].split(";")[0] for rejection in rejections)
-    return dict(counts.most_common(10))
+    """Rejections by the first words of their reason without names, most frequent first."""
+    first = (rejection.reason.split(": ")[0].split(";")[0] for rejection in rejections)
+    return dict(Counter(VARIABLE.sub("…", reason) for reason in first).most_common(10))
 
 
 def _place(text: str) -> str:

@@ -71,7 +71,7 @@ class RecordingReader:
         low, high = self.options.min_seconds, self.options.max_seconds
         if not low <= seconds <= high:
             raise AudioError(
-                f"{seconds:.2f} s of speech; {low:g} to {high:g} s are used "
+                f"too short or too long: {seconds:.2f} s of speech; {low:g} to {high:g} s are used "
                 "(--min-seconds, --max-seconds)"
             )
 

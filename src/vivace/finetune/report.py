@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -59,8 +60,9 @@ def _curves(history: Sequence[Judgement]) -> str:
         [(one.epoch, one.losses[0]) for one in history],
         [(one.epoch, one.train_losses[0]) for one in history if one.train_losses],
     ]
+    series = [[point for point in line if math.isfinite(point[1])] for line in series]
     points = [point for line in series for point in line]
-    if len(history) < 2:
+    if len(history) < 2 or not points:
         return "<p>The curves appear after the first epoch.</p>"
     low, high = min(y for _, y in points), max(y for _, y in points)
     last = max(x for x, _ in points)
@@ -71,10 +73,13 @@ def _curves(history: Sequence[Judgement]) -> str:
         return f"{across:.1f},{down:.1f}"
 
     drawn = []
-    for (name, colour), line, row in zip(LINES, series, range(len(LINES)), strict=True):
-        path = " ".join(place(x, y) for x, y in line)
+    for (name, colour), line, column in zip(LINES, series, range(len(LINES)), strict=True):
+        places = [place(x, y) for x, y in line]
+        path = " ".join(places)
         drawn.append(f'<polyline fill="none" stroke="{colour}" stroke-width="2" points="{path}"/>')
-        drawn.append(f'<text x="{WIDTH - 200}" y="{16 + 15 * row}" fill="{colour}">{name}</text>')
+        for across, down in (one.split(",") for one in places):  # an only point has no line
+            drawn.append(f'<circle cx="{across}" cy="{down}" r="3" fill="{colour}"/>')
+        drawn.append(f'<text x="{MARGIN + 190 * column}" y="18" fill="{colour}">{name}</text>')
     for value in (low, high):
         drawn.append(f'<text x="2" y="{place(0, value).split(",")[1]}">{value:.2f}</text>')
     drawn.append(f'<text x="{WIDTH // 2}" y="{HEIGHT - 8}">epoch 0 to {last:g}</text>')
@@ -99,9 +104,11 @@ def _epochs(history: Sequence[Judgement], best_epoch: int) -> str:
 def _codebooks(history: Sequence[Judgement], best_epoch: int) -> str:
     first = history[0]
     best = next((one for one in history if one.epoch == best_epoch), first)
-    head = ["codebook", *map(str, range(len(first.losses)))]
+    shown = [first] if best is first else [first, best]
+    head = ["codebook", *(f"epoch {one.epoch}" for one in shown)]
     rows = [
-        [f"epoch {one.epoch}", *(f"{loss:.3f}" for loss in one.losses)] for one in (first, best)
+        [str(number), *(f"{one.losses[number]:.3f}" for one in shown)]
+        for number in range(len(first.losses))
     ]
     return f"<h2>Held-out loss of each codebook</h2>{_table(head, rows)}"
 

@@ -29,6 +29,7 @@ from vivace.finetune.setup import FinetuneRequest, Prepared, prepare
 from vivace.finetune.speech_judge import SpeechFigures, SpeechJudge
 from vivace.finetune.state import Judgement, RunState, load_state
 from vivace.finetune.trainer import Trainer
+from vivace.hub import model_id
 
 BEST, STATE, REPORT, CURRENT = (
     "best.safetensors", "state.safetensors", "report.html", "current.safetensors",
@@ -170,7 +171,7 @@ class Run:
         request, prepared = self._request, self._prepared
         return AdapterInfo(
             name=request.name or "adapter",
-            base=request.model_name,
+            base=model_id(prepared.checkpoint.folder),  # no path: adapters are shared
             base_digest=prepared.base_digest,
             rank=request.training.rank,
             scale=request.training.alpha / request.training.rank,

@@ -41,8 +41,11 @@ def read_csv_rows(text: str) -> Iterator[TableRow]:
 def _read_cells(text: str, names: Sequence[str], delimiter: str) -> Iterator[TableRow]:
     """The rows below a header. A quoted cell may have several lines."""
     lines = text.removesuffix("\n").split("\n")
-    quoting = csv.QUOTE_NONE if delimiter in UNQUOTED else csv.QUOTE_MINIMAL
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, quoting=quoting)
+    reader = csv.reader(
+        io.StringIO(text, newline=""),
+        delimiter=delimiter,
+        quoting=csv.QUOTE_NONE if delimiter in UNQUOTED else csv.QUOTE_MINIMAL,
+    )
     start, number = 1, 1
     try:
         for cells in reader:

@@ -27,6 +27,7 @@ from vivace.device import (
     paused_collector,
     pick_dtype,
     pick_threads,
+    short_switch_interval,
     use_threads,
 )
 from vivace.engine.chunks import chunk_sizes
@@ -273,13 +274,13 @@ def load_checkpoint(
     threads = pick_threads(threads, device.type, checkpoint.num_bytes)
     change = () if adapter is None else (adapter.apply,)
     jobs = (
-        partial(checkpoint.load_tokenizer, split_camel_case=split_camel_case),
+        partial(import_backends, device),
         partial(checkpoint.load_model, device, pick_dtype(dtype, device), weights, *change),
         partial(checkpoint.load_codec, device),
-        partial(import_backends, device),
+        partial(checkpoint.load_tokenizer, split_camel_case=split_camel_case),
     )
     with use_threads(threads), paused_collector():
-        tokenizer, model, codec, _ = _run_all(jobs, in_threads=device.type == "cuda")
+        _, model, codec, tokenizer = _run_all(jobs, in_threads=device.type == "cuda")
         rebuild = partial(build, model, codec)
         first = rebuild()
     checkpoint.release_pages()
@@ -350,5 +351,6 @@ def _run_all(jobs: Sequence[Callable[[], Any]], *, in_threads: bool) -> list[Any
     """The results of all jobs. Raises the error of the first job that failed."""
     if not in_threads:  # a CPU has one reader of weights, and a process that may be forked
         return [job() for job in jobs]
-    with ThreadPoolExecutor(len(jobs), thread_name_prefix="vivace-load") as pool:
+    pool = ThreadPoolExecutor(len(jobs), thread_name_prefix="vivace-load")
+    with short_switch_interval(), pool:
         return [future.result() for future in [pool.submit(job) for job in jobs]]

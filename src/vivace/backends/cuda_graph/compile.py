@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from vivace.backends.cuda_graph.graphs import Work
+from vivace.backends.cuda_graph.triton_key import store_triton_key
 from vivace.errors import BackendUnavailableError
 
 log = logging.getLogger(__name__)
@@ -67,14 +68,12 @@ def triton_refusal() -> str | None:
 
 
 def import_kernels() -> None:
-    """Import all kernels. Let Triton hash itself, once per process: 0.4 s, needed by any kernel."""
+    """Import all kernels, and get Triton's hash of itself, which any kernel needs."""
     if triton_refusal() is not None:
         return
     for name in LAUNCHERS:
         import_module(name)
-    from triton.runtime.cache import triton_key
-
-    triton_key()
+    store_triton_key()
 
 
 def kernel_compiler(device: torch.device) -> Callable[[Iterable[Work]], None] | None:

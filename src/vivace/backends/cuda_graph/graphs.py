@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -112,10 +112,32 @@ class GraphPool:
             self._pool = torch.cuda.graph_pool_handle()
         graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
         try:
-            work()
-        finally:
-            graph.capture_end()
+            _end_capture(graph, work)
+        except BaseException:
+            _reset_generator()
+            raise
         return graph.replay
+
+
+def _end_capture(graph: torch.cuda.CUDAGraph, work: Work) -> None:
+    """Run the work and end the capture. Raises the error of the work, if it failed."""
+    try:
+        work()
+    except BaseException:
+        with suppress(RuntimeError):  # caused by the first error
+            graph.capture_end()
+        raise
+    graph.capture_end()
+
+
+def _reset_generator() -> None:
+    """Let PyTorch draw on the GPU again: a failed capture leaves its generator in capture mode.
+
+    Vivace draws with its own counters. Training in the same process uses the generator. The copy
+    of the state continues the same sequence.
+    """
+    generator: Any = torch.cuda.default_generators[torch.cuda.current_device()]
+    generator.graphsafe_set_state(generator.clone_state())
 
 
 def _do_nothing() -> None:

@@ -42,10 +42,10 @@ NO_CHECK = DataOptions(language="english", check_transcripts=False)
 class Quiet:
     """A reporter that keeps what it is told; it may raise at a step."""
 
-    def __init__(self, stop_at: int | None = None) -> None:
+    def __init__(self, stop_at: int | None = None, stop_at_note: str | None = None) -> None:
         self.notes: list[str] = []
         self.epochs: list[Judgement] = []
-        self.num_steps, self._stop_at = 0, stop_at
+        self.num_steps, self._stop_at, self._stop_at_note = 0, stop_at, stop_at_note
 
     def progress(self, stage: str, done: int, total: int) -> None: ...
 
@@ -59,6 +59,8 @@ class Quiet:
 
     def note(self, text: str) -> None:
         self.notes.append(text)
+        if self._stop_at_note is not None and self._stop_at_note in text:
+            signal.raise_signal(signal.SIGINT)
 
 
 @pytest.fixture
@@ -127,6 +129,25 @@ def test_interrupted_run_resumes_to_the_same_adapter(
     found = weights(resumed.output)
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in found)
+
+
+def test_interrupt_while_an_epoch_is_judged_speaks_no_more(
+    request_: FinetuneRequest, tmp_path: Path
+) -> None:
+    request = replace(request_, training=replace(OPTIONS, epochs=1))
+    expected = weights(run(request).output)
+    cut = replace(request, output=tmp_path / "cut.safetensors")
+    stopped = Quiet(stop_at_note="speaking held-out")
+    with pytest.raises(KeyboardInterrupt):
+        run(cut, stopped)
+    assert [one.epoch for one in stopped.epochs] == [0]
+    assert not (cut.folder / "samples").exists()
+    resumed = Quiet()
+    found = weights(run(replace(cut, resume=True), resumed).output)
+    assert resumed.num_steps == 0
+    assert [one.epoch for one in resumed.epochs] == [1]
+    assert (cut.folder / "samples" / "epoch-001-0.wav").exists()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
 @pytest.mark.ci

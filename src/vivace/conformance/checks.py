@@ -180,11 +180,12 @@ def _check_scores(name: str, found: Floats, expected: Floats, limit: float) -> R
         return _error_row(f"scores, {name}", found, expected, limit)
     errors = np.abs(found - expected) / np.maximum(np.abs(expected), 1e-6)
     worst = int(errors.argmax())
+    is_ok = bool(errors[worst] <= limit)
     return _row(
         f"scores, {name}",
-        f"largest error {errors[worst]:.1e}, of codebook {worst}",
+        f"largest error {errors[worst]:.1e}{'' if is_ok else f', of codebook {worst}'}",
         f"at most {limit:g}",
-        bool(errors[worst] <= limit),
+        is_ok,
         values={"codebooks": [round(float(error), 6) for error in errors]},
     )
 

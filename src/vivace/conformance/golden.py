@@ -203,7 +203,10 @@ def load_golden(path: Path) -> list[GoldenSet]:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise ValueError(f"it is larger than {MAX_FILE_BYTES >> 20} MB")
-        with np.load(io.BytesIO(path.read_bytes())) as file:
+        content = path.read_bytes()
+        if not content.startswith(b"PK"):  # NumPy would offer to load it as a pickle
+            raise ValueError("it is not an npz archive")
+        with np.load(io.BytesIO(content)) as file:
             arrays = {name: file[name] for name in file.files}
         raw = json.loads(arrays["metadata"].tobytes())
         if raw["format"] != FORMAT:

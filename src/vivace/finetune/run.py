@@ -120,25 +120,27 @@ class Run:
                 return
             if time.monotonic() - self._saved > self._request.save_every_s:
                 self._save()
-        self._end_epoch()
+        self._end_epoch(interrupts)
 
-    def _end_epoch(self) -> None:
+    def _end_epoch(self, interrupts: Interrupts) -> None:
         losses = self._state.epoch_losses
         means = [fmean(column) for column in zip(*losses, strict=True)]
         epoch = self._state.epoch + 1
-        figures = self._judge_speech(epoch)
+        figures = self._judge_speech(epoch, interrupts)
+        if interrupts.number is not None:
+            return  # a resumed run has no steps left in this epoch and judges it again
         self._state = dataclasses.replace(self._state, epoch=epoch, step=0, epoch_losses=[])
         self._finish_epoch(
             Judgement(epoch=epoch, losses=[], total=0.0, train_losses=means), figures
         )
 
-    def _judge_speech(self, epoch: int) -> SpeechFigures:
+    def _judge_speech(self, epoch: int, interrupts: Interrupts) -> SpeechFigures:
         if self._judge is None:
             return SpeechFigures()
         self._reporter.note(f"epoch {epoch}: speaking held-out sentences")
         current = self._folder / CURRENT
         self._adapter().save(current)
-        figures = self._judge.judge(current, epoch)
+        figures = self._judge.judge(current, epoch, lambda: interrupts.number is not None)
         current.unlink(missing_ok=True)
         return figures
 

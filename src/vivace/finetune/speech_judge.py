@@ -45,14 +45,17 @@ class SpeechJudge:
     languages: frozenset[str] = frozenset()  # that `recognise` understands
     vector: Vector | None = None  # the checkpoint's own speaker encoder
 
-    def judge(self, adapter: Path, epoch: int) -> SpeechFigures:
-        if not self.clips:
-            return SpeechFigures()
-        self.folder.mkdir(parents=True, exist_ok=True)
+    def judge(self, adapter: Path, epoch: int, is_stopped: Callable[[], bool]) -> SpeechFigures:
+        """Speak the sentences of an epoch. No figures if `is_stopped` becomes true."""
+        spoken: list[tuple[Clip, Audio]] = []
         with TTS.load(
             self.base, adapter=adapter, device=self.device, dtype=self.dtype, backend="eager"
         ) as tts:
-            spoken = [(clip, self._speak(tts, clip, n)) for n, clip in enumerate(self.clips)]
+            for number, clip in enumerate(self.clips):
+                if is_stopped():
+                    return SpeechFigures()
+                spoken.append((clip, self._speak(tts, clip, number)))
+        self.folder.mkdir(parents=True, exist_ok=True)
         return SpeechFigures(
             word_errors=self._word_errors(spoken),
             likeness=self._likeness(spoken),

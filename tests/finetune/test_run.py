@@ -281,6 +281,8 @@ def test_folder_with_the_name_of_the_adapter_is_refused_before_any_work(
     request_.output.mkdir()
     with pytest.raises(TrainingDataError, match="exists; choose another name"):
         replace(request_)
+    with pytest.raises(TrainingDataError, match="File name too long"):
+        run(replace(request_, output=Path(f"{'n' * 250}.safetensors")))
 
 
 def test_merged_checkpoint_on_a_full_disk_is_one_error(
@@ -332,6 +334,11 @@ def test_invalid_request_is_refused_before_any_work(
 ) -> None:
     with pytest.raises(ValueError, match=reason):
         replace(request_, **changes)
+
+
+def test_limit_of_the_seed_is_written_with_all_digits() -> None:
+    with pytest.raises(TrainingDataError, match="--seed must be from 0 to 9,223,372,036,854,775,8"):
+        TrainOptions(seed=-1)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from vivace.errors import TrainingDataError
 
 Embeddings = Literal["none", "codes", "all"]
 TARGETS = ("attention", "mlp", "predictor", "text", "heads")
+LARGE = 1_000_000  # limits from here are written with all digits
 DEFAULT_TARGETS = ("attention", "mlp", "predictor", "text")
 
 
@@ -80,10 +81,12 @@ class TrainOptions:
         _check_range(self, "residual_weight", 0.0, 100.0)
         _check_range(self, "streamed", 0.0, 1.0)
         _check_range(self, "any_language", 0.0, 1.0)
-        _check_range(self, "seed", 0, 2**63)
+        _check_range(self, "seed", 0, 2**63 - 1)
         if unknown := set(self.targets) - set(TARGETS) or not self.targets:
             names = ", ".join(sorted(unknown)) if isinstance(unknown, set) else "none"
-            raise TrainingDataError(f"targets must be of {', '.join(TARGETS)}, not {names}")
+            raise TrainingDataError(
+                f"--targets must be one or more of {', '.join(TARGETS)}, not {names}"
+            )
 
 
 def fingerprint(*options: DataOptions | TrainOptions) -> str:
@@ -96,4 +99,5 @@ def _check_range(options: Any, name: str, low: float, high: float) -> None:
     value = getattr(options, name)
     if isinstance(value, bool) or not low <= value <= high:  # NaN fails too
         flag = name.replace("_", "-")
-        raise TrainingDataError(f"--{flag} must be from {low:g} to {high:g}, not {value}")
+        most = f"{high:,}" if high >= LARGE else f"{high:g}"
+        raise TrainingDataError(f"--{flag} must be from {low:g} to {most}, not {value}")

@@ -6,6 +6,7 @@ import csv
 import hashlib
 import io
 import json
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -73,7 +74,7 @@ class FinetuneRequest:
             raise TrainingDataError(
                 "--full writes a whole checkpoint: give -o a folder, not a file"
             )
-        if self.output.is_dir() or (self.is_merged and self.output.exists()):
+        if os.path.isdir(self.output) or (self.is_merged and os.path.lexists(self.output)):
             raise TrainingDataError(
                 f"{self.output} exists; choose another name, or remove it first"
             )

@@ -15,6 +15,7 @@ from vivace import TTS
 from vivace.device import (
     SWITCH_INTERVAL_S,
     can_fork,
+    early_context,
     paused_collector,
     pick_device,
     pick_dtype,
@@ -174,3 +175,80 @@ def test_shorter_switch_interval_of_the_program_is_kept(switch_interval: float) 
     with short_switch_interval():
         assert sys.getswitchinterval() == pytest.approx(0.0001)
     assert sys.getswitchinterval() == pytest.approx(0.0001)
+
+
+class StubDriver:
+    """Counts the references to the primary context of one GPU."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, library: Path, *, fault: str = "") -> None:
+        self.fault, self.num_held, self.calls = fault, 0, list[str]()
+        library.mkdir(parents=True)
+        (library / "libtorch_cuda.so").touch()
+        monkeypatch.setattr(
+            "vivace.device.package_file", lambda package, name: library.parent / name
+        )
+        monkeypatch.setattr("vivace.device.may_have_gpu", lambda: True)
+        monkeypatch.setattr("ctypes.CDLL", lambda name: self)
+        monkeypatch.delitem(sys.modules, "torch")
+        monkeypatch.setenv("CUDA_MODULE_LOADING", "LAZY")
+
+    def cuInit(self, flags: int) -> int:
+        self.calls.append("init")
+        return int(self.fault == "init")
+
+    def cuDeviceGet(self, device: object, index: int) -> int:
+        self.calls.append(f"get {index}")
+        return int(self.fault == "get")
+
+    def cuDevicePrimaryCtxRetain(self, context: object, device: object) -> int:
+        self.num_held += 1
+        return 0
+
+    def cuDevicePrimaryCtxRelease_v2(self, device: object) -> int:
+        self.num_held -= 1
+        self.calls.append("release")
+        return 0
+
+
+@pytest.mark.parametrize(("name", "index"), [("auto", 0), ("cuda", 0), ("cuda:3", 3)])
+def test_early_context_is_released_after_the_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, index: int
+) -> None:
+    driver = StubDriver(monkeypatch, tmp_path / "lib")
+    with pytest.raises(MemoryError), early_context(name, 2**30):
+        raise MemoryError
+    assert driver.calls == ["init", f"get {index}", "release"]
+    assert driver.num_held == 0
+
+
+@pytest.mark.parametrize("fault", ["init", "get"])
+def test_missing_gpu_has_no_early_context(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    driver = StubDriver(monkeypatch, tmp_path / "lib", fault=fault)
+    with early_context("auto", None):
+        pass
+    assert driver.calls[-1] in ("init", "get 0")
+    assert driver.num_held == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "num_bytes"), [("cpu", 2**30), ("mps", 2**30), ("auto", 1000), ("cuda:x", 2**30)]
+)
+def test_other_devices_and_small_models_have_no_early_context(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, num_bytes: int
+) -> None:
+    driver = StubDriver(monkeypatch, tmp_path / "lib")
+    with early_context(name, num_bytes):
+        pass
+    assert driver.calls == []
+
+
+def test_pytorch_for_the_cpu_has_no_early_context(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = StubDriver(monkeypatch, tmp_path / "lib")
+    (tmp_path / "lib/libtorch_cuda.so").unlink()
+    with early_context("auto", None):
+        pass
+    assert driver.calls == []

@@ -5,18 +5,21 @@ PyTorch is imported by the functions that need it: a small model on a CPU may ru
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import logging
 import os
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from threading import Lock, get_ident
 from typing import TYPE_CHECKING
 
+from vivace.checkpoint_files import package_file
 from vivace.errors import BackendUnavailableError, RequestError
 
 if TYPE_CHECKING:
@@ -95,6 +98,54 @@ def short_switch_interval() -> Iterator[None]:
         yield
     finally:
         sys.setswitchinterval(before)
+
+
+@contextmanager
+def early_context(name: str, num_bytes: int | None) -> Iterator[None]:
+    """Create the CUDA context in a thread, while PyTorch is imported inside this context.
+
+    The arguments are those of `pick_device`. PyTorch uses the same CUDA context. If it picks
+    another device, the CUDA context is destroyed at the end.
+    """
+    index = None if "torch" in sys.modules else _early_index(name, num_bytes)
+    if index is None:
+        yield
+        return
+    with ThreadPoolExecutor(1, thread_name_prefix="vivace-cuda") as pool:
+        future = pool.submit(_retain_context, index)
+        try:
+            yield
+        finally:
+            release = future.result()
+            if release is not None:
+                release()
+
+
+def _early_index(name: str, num_bytes: int | None) -> int | None:
+    """The number of the GPU that `pick_device` will probably return, or None."""
+    is_small = name == AUTO and num_bytes is not None and num_bytes < SMALL_MODEL_BYTES
+    kind, _, index = name.partition(":")
+    if is_small or kind not in (AUTO, "cuda") or not (index or "0").isdecimal():
+        return None
+    try:
+        has_cuda = may_have_gpu() and package_file("torch", "lib/libtorch_cuda.so").exists()
+    except ModuleNotFoundError:
+        return None
+    return int(index or 0) if has_cuda else None
+
+
+def _retain_context(index: int) -> Callable[[], object] | None:
+    """Create the primary context of a GPU. Returns the call that releases it; None: no GPU."""
+    os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")  # as PyTorch does
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    failed = driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), index)
+    if failed or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device):
+        return None
+    return partial(driver.cuDevicePrimaryCtxRelease_v2, device)
 
 
 def may_have_gpu() -> bool:

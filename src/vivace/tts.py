@@ -17,7 +17,7 @@ from vivace.audio.files import AudioSource, read_audio
 from vivace.backends import Capacity, CheckpointFiles, build_backend
 from vivace.backends.base import Backend, CodecPrecision
 from vivace.checkpoint import find_folder
-from vivace.device import pick_device, pick_dtype, use_threads
+from vivace.device import early_context, pick_device, pick_dtype, use_threads
 from vivace.dialogue.stream import DialogueStream
 from vivace.dialogue.talk import Dialogue
 from vivace.engine import loaded as loading
@@ -150,8 +150,12 @@ class TTS:
         light = (checkpoint, build, device, weights, *rest)
         loaded = loading.load_without_torch(*light) if can_skip else None
         if loaded is None:
-            here = pick_device(device, checkpoint.num_bytes if backend == "auto" else None)
-            loaded = loading.load_checkpoint(checkpoint, build, here, dtype, weights, *rest, merged)
+            wanted = (device, checkpoint.num_bytes if backend == "auto" else None)
+            with early_context(*wanted):
+                here = pick_device(*wanted)
+                loaded = loading.load_checkpoint(
+                    checkpoint, build, here, dtype, weights, *rest, merged
+                )
         log.info("loaded %r", tts := cls(loaded, words, marking=marking))
         return tts
 

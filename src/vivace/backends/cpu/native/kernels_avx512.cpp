@@ -41,8 +41,43 @@ inline void store_half(uint16_t* p, V a) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
                         _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
-inline float sum(V a) { return _mm512_reduce_add_ps(a); }
+inline float sum(V a) {
+    const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+    __m128 x = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
+}
 inline float maximum(V a) { return _mm512_reduce_max_ps(a); }
+
+// Sums the lanes of each vector in the order of `sum`. Sixteen vectors are summed together, which
+// takes a quarter of the shuffles.
+template <int OUT, int ROWS>
+inline void sum_tile(const V (&total)[OUT][ROWS], float (&out)[OUT][ROWS]) {
+    if constexpr (OUT == 4 && ROWS == 4) {
+        V quarters[4];  // of one row: the outputs as four blocks of four partial sums
+        UNROLL for (int r = 0; r < 4; ++r) {
+            V halves[2];
+            UNROLL for (int i = 0; i < 2; ++i) {
+                const V a = total[2 * i][r], b = total[2 * i + 1][r];
+                halves[i] = add(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+            }
+            quarters[r] = add(_mm512_shuffle_f32x4(halves[0], halves[1], 0x88),
+                              _mm512_shuffle_f32x4(halves[0], halves[1], 0xdd));
+        }
+        V pairs[2];
+        UNROLL for (int i = 0; i < 2; ++i) {
+            const V a = quarters[2 * i], b = quarters[2 * i + 1];
+            pairs[i] = add(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));
+        }
+        store(&out[0][0], add(_mm512_shuffle_ps(pairs[0], pairs[1], 0x88),
+                              _mm512_shuffle_ps(pairs[0], pairs[1], 0xdd)));
+    } else {
+        UNROLL for (int o = 0; o < OUT; ++o)
+            UNROLL for (int r = 0; r < ROWS; ++r) out[o][r] = sum(total[o][r]);
+    }
+}
+#define HAS_SUM_TILE
+
 inline void store_codes(int8_t* p, V a) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(a)));
 }
@@ -117,8 +152,7 @@ inline void dot_int8(const int8_t* w, const int8_t* x, const float* x_scale, con
             }
         }
     }
-    UNROLL for (int o = 0; o < OUT; ++o)
-        UNROLL for (int r = 0; r < ROWS; ++r) out[o][r] = sum(total[o][r]);
+    sum_tile(total, out);
 }
 
 // Adds `left` groups from g on: four, or the last ones. Masks of all lanes are no instructions where
@@ -164,8 +198,7 @@ inline void dot_int4(const uint8_t* w, const uint16_t* w_scale, const int8_t* x,
     size_t g = 0;
     for (; g + 4 <= count; g += 4) add_int4(w, w_scale, x, x_scale, start, count, g, 4, total);
     if (g < count) add_int4(w, w_scale, x, x_scale, start, count, g, count - g, total);
-    UNROLL for (int o = 0; o < OUT; ++o)
-        UNROLL for (int r = 0; r < ROWS; ++r) out[o][r] = sum(total[o][r]);
+    sum_tile(total, out);
 }
 
 #include "kernels_impl.h"

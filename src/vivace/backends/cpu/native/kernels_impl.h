@@ -6,6 +6,7 @@
 //   load, load_bf16, load_half, store, store_half, splat, add, mul, div, fma, vmin, vmax, vabs,
 //   nearest, power_of_two  on such vectors; vmax(a, b) is b where b is NaN
 //   sum, maximum           of a vector
+//   sum_tile               sums of all vectors of a tile, if HAS_SUM_TILE is defined
 //   store_codes            whole numbers to int8
 //   MAX_TILE               rows of inputs per pass: 1 or 2, or 4 with 32 registers
 //   INTEGER_TILE           outputs per pass of integer products with several rows of inputs
@@ -77,6 +78,14 @@ struct Bf16Rows {
     static float number(const char* p) { return from_bf16(*reinterpret_cast<const uint16_t*>(p)); }
 };
 
+#ifndef HAS_SUM_TILE
+template <int OUT, int ROWS>
+static inline void sum_tile(const V (&total)[OUT][ROWS], float (&out)[OUT][ROWS]) {
+    UNROLL for (int o = 0; o < OUT; ++o)
+        UNROLL for (int r = 0; r < ROWS; ++r) out[o][r] = sum(total[o][r]);
+}
+#endif
+
 template <class Rows, int OUT, int ROWS>
 static inline void dot_float(const char* w, size_t w_stride, const float* x, size_t in,
                              float (&out)[OUT][ROWS]) {
@@ -92,9 +101,9 @@ static inline void dot_float(const char* w, size_t w_stride, const float* x, siz
             UNROLL for (int r = 0; r < ROWS; ++r) total[o][r] = fma(weight, input[r], total[o][r]);
         }
     }
+    sum_tile(total, out);
     UNROLL for (int o = 0; o < OUT; ++o)
         UNROLL for (int r = 0; r < ROWS; ++r) {
-            out[o][r] = sum(total[o][r]);
             for (size_t j = i; j < in; ++j)
                 out[o][r] += Rows::number(w + size_t(o) * w_stride + j * Rows::SIZE) *
                              x[size_t(r) * in + j];

@@ -130,7 +130,8 @@ void Model::prefill(Slot& slot, const float* rows, int num_rows) {
                 sequences_.assign(1, {&slot.cache, 0, count, start, nullptr});
             }
             pool_.barrier();
-            run_stack(thread, talker_, count);
+            const bool is_last = start + count == num_rows;
+            run_stack(thread, talker_, count, record_ ? 0 : is_last ? count - 1 : count);
             if (thread == 0) {
                 slot.cache.length = start + count;
                 kernels_->normalise(x_.data() + (count - 1) * hidden, spec_.talker.norm,
@@ -374,24 +375,32 @@ void Model::finish_frame(int num_frames, const StepOut& out) {
 
 // -- layers ------------------------------------------------------------------------------------------
 
-void Model::run_stack(int thread, Stack& stack, int rows) {
-    for (int i = 0; i < stack.spec.num_layers; ++i)
-        run_layer(thread, stack, stack.spec.layers[i], i, rows);
+// Rows before `first` are only read by the attention of later rows: the last layer computes their
+// keys and values, and nothing else.
+void Model::run_stack(int thread, Stack& stack, int rows, int first) {
+    const int last = stack.spec.num_layers - 1;
+    for (int i = 0; i <= last; ++i)
+        run_layer(thread, stack, stack.spec.layers[i], i, rows, i == last ? first : 0);
 }
 
-void Model::run_layer(int thread, Stack& stack, const LayerSpec& layer, int index, int rows) {
+void Model::run_layer(int thread, Stack& stack, const LayerSpec& layer, int index, int rows,
+                      int first) {
     const StackSpec& s = stack.spec;
     const size_t queries = size_t(s.heads) * s.head_dim;
     const size_t hidden = size_t(s.hidden), inter = size_t(s.inter);
+    float* x = x_.data() + size_t(first) * hidden;
     Inputs in = prepare(thread, rows, s.hidden, layer.qkv.kind, x_.data(), layer.first_norm, s.eps);
     multiply(thread, layer.qkv, in, rows, qkv_.data(), size_t(layer.qkv.out), false);
     pool_.barrier();
-    attend(thread, stack, layer, index);
+    attend(thread, stack, layer, index, first);
     pool_.barrier();
-    in = prepare(thread, rows, int(queries), layer.o.kind, attended_.data(), nullptr, 0.0f);
-    multiply(thread, layer.o, in, rows, x_.data(), hidden, true);
+    rows -= first;
+    if (rows == 0) return;
+    in = prepare(thread, rows, int(queries), layer.o.kind, attended_.data() + first * queries,
+                 nullptr, 0.0f);
+    multiply(thread, layer.o, in, rows, x, hidden, true);
     pool_.barrier();
-    in = prepare(thread, rows, s.hidden, layer.gate.kind, x_.data(), layer.second_norm, s.eps);
+    in = prepare(thread, rows, s.hidden, layer.gate.kind, x, layer.second_norm, s.eps);
     multiply(thread, layer.gate, in, rows, gated_.data(), inter, false);
     multiply(thread, layer.up, in, rows, up_.data(), inter, false);
     const int begin = first_output(s.inter, thread), end = first_output(s.inter, thread + 1);
@@ -400,7 +409,7 @@ void Model::run_layer(int thread, Stack& stack, const LayerSpec& layer, int inde
                        end - begin);
     pool_.barrier();
     in = prepare(thread, rows, s.inter, layer.down.kind, gated_.data(), nullptr, 0.0f);
-    multiply(thread, layer.down, in, rows, x_.data(), hidden, true);
+    multiply(thread, layer.down, in, rows, x, hidden, true);
     pool_.barrier();
 }
 
@@ -461,22 +470,23 @@ void Model::rotate(const Stack& stack, int row, float* head) const {
     }
 }
 
-void Model::attend(int thread, Stack& stack, const LayerSpec& layer, int index) {
+// Writes the attention of the rows from `first` on.
+void Model::attend(int thread, Stack& stack, const LayerSpec& layer, int index, int first) {
     const int kv_heads = stack.spec.kv_heads, num_tasks = int(sequences_.size()) * kv_heads;
     for (int task = thread; task < num_tasks; task += pool_.size())
         attend_head(locals_[size_t(thread)], stack, layer, index,
-                    sequences_[size_t(task / kv_heads)], task % kv_heads);
+                    sequences_[size_t(task / kv_heads)], task % kv_heads, first);
 }
 
 void Model::attend_head(Local& local, Stack& stack, const LayerSpec& layer, int index,
-                        const Sequence& sequence, int head) {
+                        const Sequence& sequence, int head, int first) {
     const StackSpec& s = stack.spec;
     const int group = s.heads / s.kv_heads;
     const size_t dim = size_t(s.head_dim), queries = size_t(s.heads) * dim;
     const size_t stride = queries + 2 * size_t(s.kv_heads) * dim;
     const size_t keys = (size_t(index) * s.kv_heads + head) * 2 * stack.head_bytes;
     store_keys(stack, layer, index, sequence, head, local.queries.data());
-    for (int i = 0; i < sequence.count; ++i) {
+    for (int i = std::max(0, first - sequence.first); i < sequence.count; ++i) {
         const size_t row = size_t(sequence.first + i);
         const float* from = qkv_.data() + row * stride + size_t(head) * group * dim;
         for (int j = 0; j < group; ++j) {

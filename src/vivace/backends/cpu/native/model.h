@@ -157,11 +157,12 @@ private:
     void run_frame(int thread);
     void predict(int thread);
     void finish_frame(int num_frames, const StepOut& out);
-    void run_stack(int thread, Stack& stack, int rows);
-    void run_layer(int thread, Stack& stack, const LayerSpec& layer, int index, int rows);
-    void attend(int thread, Stack& stack, const LayerSpec& layer, int index);
+    void run_stack(int thread, Stack& stack, int rows, int first = 0);
+    void run_layer(int thread, Stack& stack, const LayerSpec& layer, int index, int rows,
+                   int first);
+    void attend(int thread, Stack& stack, const LayerSpec& layer, int index, int first);
     void attend_head(Local& local, Stack& stack, const LayerSpec& layer, int index,
-                     const Sequence& sequence, int head);
+                     const Sequence& sequence, int head, int first);
     void store_keys(Stack& stack, const LayerSpec& layer, int index, const Sequence& sequence,
                     int head, float* scratch);
     void note_place(const Sequence& sequence, int length, int first_head, int group,

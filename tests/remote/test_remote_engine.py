@@ -14,10 +14,12 @@ import pytest
 
 from tests.support.remote_engine import LIMIT_S, RemotePair, connected
 from tests.support.scripted_tts import Plan, ScriptedSpeech
+from tests.support.websocket_client import wait_until
 from vivace import TTS
 from vivace.engine.turn_report import TurnReport
 from vivace.errors import AudioError, EngineError, NumericError, QueueFullError
 from vivace.serve.settings import ModelSpec
+from vivace.speech import LiveMode
 
 TEXT = "Hello there, how are you?"
 
@@ -59,12 +61,26 @@ def test_remote_stream_equals_the_local_stream(pair: RemotePair, options: dict[s
     assert last.usage.completeness is not None  # the words were followed in the engine
 
 
-def test_remote_live_text_equals_the_local_live_text(pair: RemotePair) -> None:
+@pytest.mark.parametrize("live", ["sentence", "word"])
+def test_remote_live_text_equals_the_local_live_text(pair: RemotePair, live: LiveMode) -> None:
     pieces = ["Hello ", "there, ", "how are ", "you? ", "I am ", "fine."]
-    expected, _, last = samples_of(pair.local, iter(pieces), timings=True)
-    found, _, remote_last = samples_of(pair.remote, iter(pieces), timings=True)
+    expected, _, last = samples_of(pair.local, iter(pieces), timings=True, live=live)
+    found, _, remote_last = samples_of(pair.remote, iter(pieces), timings=True, live=live)
     np.testing.assert_array_equal(found, expected)
     assert remote_last.usage.text_tokens == last.usage.text_tokens
+
+
+def test_remote_live_text_continues_after_a_pause_of_the_writer(pair: RemotePair) -> None:
+    """The engine has spoken all text so far, and waits for more."""
+
+    def write() -> Iterator[str]:
+        for piece in ("It was a bright ", "cold day in April, ", "and so on."):
+            yield piece
+            wait_until(lambda: all(one.needs_text for one in [*pair.link.utterances.values()]))
+
+    expected, _, _ = samples_of(pair.local, write(), live="word")
+    found, _, _ = samples_of(pair.remote, write(), live="word")
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_async_streams_share_the_connection(pair: RemotePair) -> None:

@@ -65,6 +65,7 @@ class Utterance:
     num_text_ids: int = 0
     is_text_complete: bool = True
     num_texts: int = 0  # parts of a live text that were appended
+    num_texts_sent: int = 0  # to an engine in another process, which has not yet appended them all
     since: float = 0.0  # when it was queued, then when it was admitted
     num_made: int = 0  # frames, including those being rendered
     num_rendered: int = 0
@@ -148,7 +149,8 @@ class Utterance:
     def needs_text(self) -> bool:
         """Whether all frames of the text so far are rendered and more text must come."""
         is_blocked = self._state is State.NEEDS_TEXT and not self.is_cancelled
-        return is_blocked and self.num_made == self.num_rendered
+        has_all = self.num_texts >= self.num_texts_sent
+        return is_blocked and has_all and self.num_made == self.num_rendered
 
     @property
     def is_running(self) -> bool:

@@ -208,6 +208,7 @@ class RemoteEngine(EngineClient):
     def extend(self, utterance: Utterance, text_ids: Sequence[int], is_last: bool) -> None:
         if (place := self._numbers.get(utterance)) is not None:
             link, number = place
+            utterance.num_texts_sent += 1
             values = {"number": number, "text_ids": list(text_ids), "is_last": is_last}
             link.send_fields(Kind.EXTEND, values)
 

@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.support import shared_weights as shared
 from tests.support import warm
+from tests.support.patience import extend_client_timeouts
 from tests.support.processes import find_children, kill_children, restore_interrupts
 from tests.support.project import ROOT, load_script
 from tests.support.tiny import TINY_NAMES, Tiny
@@ -66,6 +67,7 @@ LONGEST_FIRST = (
 torch.set_num_threads(1)
 build.TIMEOUT_S = 300.0  # a busy machine compiles slowly
 os.environ["OMP_NUM_THREADS"] = "1"  # for processes that tests start
+extend_client_timeouts()
 os.environ["HF_HUB_OFFLINE"] = "1"  # tests use no network; set before huggingface_hub is imported
 # A test must not fail because the machine is busy or because an example is new.
 # `pytest --hypothesis-profile search` searches for new examples.

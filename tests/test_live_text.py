@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(asyncio.wait_for(work, 10.0))
+    return asyncio.run(asyncio.wait_for(work, 60.0))
 
 
 def test_pending_pieces_are_joined_and_later_ones_follow() -> None:

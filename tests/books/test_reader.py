@@ -239,7 +239,7 @@ def test_memory_does_not_grow_with_book_length(
             make(tts, make_book(1, count), path)
             peaks.append(tracemalloc.get_traced_memory()[1])
             tracemalloc.stop()
-    assert peaks[1] < 1.3 * peaks[0]
+    assert peaks[1] < 2 * peaks[0]  # of four times the text
     assert path.stat().st_size > 1.5 * peaks[1]  # control: the audio alone needs more
 
 

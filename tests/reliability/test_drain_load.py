@@ -11,7 +11,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -30,6 +29,7 @@ from websockets.sync.client import connect
 
 from tests.support.figures import record
 from tests.support.leaving_clients import TALKS
+from tests.support.patience import free_port, is_free
 from tests.support.project import ROOT
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
@@ -249,15 +249,6 @@ def is_gone(group: int) -> bool:
     return False
 
 
-def is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        with contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return True
-    return False
-
-
 @pytest.mark.slow
 def test_server_stops_cleanly_at_100_random_moments() -> None:
     chance, outcomes, seconds = random.Random(5), Counter[str](), []
@@ -375,12 +366,6 @@ def ask_with_failover(urls: list[str], begun: threading.Event) -> str:
         if outcome == WHOLE or tried.is_set():
             return outcome
     return outcome
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def restart_both(tmp_path: Path, drain_timeout_s: float, step_s: float) -> Counter[str]:

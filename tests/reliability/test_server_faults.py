@@ -43,12 +43,12 @@ from tests.reliability.test_drain_load import (
     WHOLE,
     Load,
     forked,
-    is_free,
     is_gone,
     judge,
     receive_http,
 )
 from tests.support.figures import record
+from tests.support.patience import is_free
 from tests.support.resource_counts import Census, find_leaks
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running

@@ -48,7 +48,7 @@ def test_crash_and_hang_are_reported(
     crashing = tmp_path / "crashing.py"
     crashing.write_text(code)
     monkeypatch.setattr(script, "__file__", str(crashing))
-    result = script.start_trial(script.Trial("cpu", "eager"), 0.5 if "sleep" in code else 30.0)
+    result = script.start_trial(script.Trial("cpu", "eager"), 0.5 if "sleep" in code else 300.0)
     assert result == {"error": error}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import re
-import socket
 import threading
 import weakref
 from collections.abc import Callable
@@ -16,6 +15,7 @@ import httpx
 import pytest
 from websockets.sync.client import connect
 
+from tests.support.patience import free_port
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
 from tests.support.websocket_client import wait_until
@@ -71,13 +71,6 @@ def test_loading_server_answers_health_and_returns_503_with_retry_after(
         assert found
         assert httpx.get(f"{server.url}/health/ready").status_code == 200
         assert speak(server.url).status_code == 200
-
-
-def free_port() -> int:
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_model_that_cannot_be_loaded_ends_the_server(tmp_path: Path) -> None:

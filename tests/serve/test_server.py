@@ -22,6 +22,7 @@ from websockets.sync.client import connect
 
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
+from tests.support.websocket_client import finish_speech, unfinished_speech, wait_until
 from vivace.cli.main import main
 from vivace.cli.server_messages import ServerMessages
 from vivace.serve.settings import ServeSettings
@@ -81,13 +82,12 @@ def test_signal_finishes_running_streams_and_exits_with_0() -> None:
         client.headers["authorization"] = "Bearer k3y-k3y"
         client.timeout = httpx.Timeout(LIMIT_S)
         body = {"input": SECRET_TEXT, "response_format": "pcm", "seed": 1, "voice": "alloy"}
-        with client.stream("POST", f"{url}/v1/audio/speech", json=body) as answer:
-            parts = answer.iter_bytes()
-            num_bytes = len(next(parts))
+        headers = {"authorization": client.headers["authorization"]}
+        with unfinished_speech(url, SECRET_TEXT, additional_headers=headers) as talk:
             served.process.send_signal(signal.SIGTERM)
             wait_for_status(url, 503)
             refused = client.post(f"{url}/v1/audio/speech", json=body)
-            num_bytes += sum(map(len, parts))  # httpx raises an error for a truncated body
+            num_bytes = len(finish_speech(talk))
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
         assert refused.headers["retry-after"]
         assert num_bytes > 24_000 * 2  # more than a second of speech
@@ -158,7 +158,7 @@ def test_endless_stream_is_cut_off_visibly_after_the_drain_timeout(endless: Runn
             for _ in parts:
                 pass
         assert 0.4 < time.monotonic() - began < LIMIT_S / 2
-    assert endless.context.streams.num_active == 0
+    wait_until(lambda: endless.context.streams.num_active == 0)
     assert (drained, cut) == ([(1, 0.5, signal.SIGTERM)], [1])
 
 

@@ -144,15 +144,14 @@ def test_client_that_reads_nothing_is_aborted_and_frees_its_slot(
     server: Running, backend: ScriptedSpeech
 ) -> None:
     body = b'{"input": "Hello.", "seed": 7, "max_new_tokens": 20000, "response_format": "pcm"}'
-    stalled = []
+    stalled, num_before = [], backend.num_admitted
     for _ in range(4):
         connection = open_socket(server, 4_096)
         connection.sendall(HEAD + b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
         stalled.append(connection)
-    wait_until(lambda: server.context.streams.num_active == 4)
+    wait_until(lambda: backend.num_admitted == num_before + 4)
     began = time.monotonic()
-    answer = httpx.post(f"{server.url}/v1/audio/speech", json={"input": "Hello."}, timeout=LIMIT_S)
-    assert answer.status_code == 200
+    wait_until(lambda: is_spoken(server))
     wait_until(lambda: server.context.streams.num_active == 0)
     wait_until(lambda: not backend.active_slots)
     assert time.monotonic() - began < SEND_S + SLACK_S
@@ -206,6 +205,13 @@ def test_health_is_served_beyond_the_connection_limit(tmp_path: Path) -> None:
         for connection in opened:
             connection.close()
         wait_until(lambda: is_answered(server, "/v1/models"))
+
+
+def is_spoken(server: Running) -> bool:
+    """Speech of another client. On a busy machine that client may itself be too slow once."""
+    answer = httpx.post(f"{server.url}/v1/audio/speech", json={"input": "Hello."}, timeout=LIMIT_S)
+    assert answer.status_code in (200, 408)
+    return answer.status_code == 200
 
 
 def is_answered(server: Running, path: str) -> bool:

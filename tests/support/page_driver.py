@@ -32,7 +32,11 @@ LONG_NAME = "Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice"
 
 # Every connection to the speakers is tapped, whatever made the sound.
 TAP = """(() => {
-  const ear = window.ear = { loud: 0, quietFor: 0, seconds: 0, turns: 0 };
+  const ear = window.ear = { loud: 0, quietFor: 0, seconds: 0, turns: 0, statuses: [] };
+  new MutationObserver(() => {
+    const status = document.getElementById("status")?.textContent;
+    if (status && status !== ear.statuses.at(-1)) ear.statuses.push(status);
+  }).observe(document, { childList: true, characterData: true, subtree: true });
   const connect = AudioNode.prototype.connect;
   AudioNode.prototype.connect = function (target, ...rest) {
     if (target instanceof AudioDestinationNode && !this.isTap) {
@@ -57,6 +61,14 @@ TAP = """(() => {
 })();"""
 
 
+# Timeouts of the page grow with `patience`, so that a busy machine does not reach them.
+PATIENT = """(() => {
+  window.patience = 50;
+  const wait = window.setTimeout;
+  window.setTimeout = (work, ms = 0, ...rest) => wait(work, ms < 500 ? ms : ms * patience, ...rest);
+})();"""
+
+
 @dataclass
 class Driver:
     """The page in a browser tab."""
@@ -73,6 +85,11 @@ class Driver:
     @property
     def status(self) -> str:
         return str(self.tab.text_content("#status"))
+
+    @property
+    def statuses(self) -> list[str]:
+        """All statuses since the page was opened, also those that were shown for a moment."""
+        return list(self.tab.evaluate("ear.statuses"))
 
     @property
     def error(self) -> str:
@@ -131,6 +148,7 @@ def browser() -> Iterator[Any]:
 @contextmanager
 def tab(launched: Any, **options: Any) -> Iterator[Driver]:
     context = launched.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
+    context.set_default_timeout(1000 * LIMIT_S)
     try:
         page = context.new_page()
         driver = Driver(page)

@@ -66,6 +66,23 @@ def talking(server: Running, path: str = OMNI, **options: Any) -> Iterator[Talk]
         yield Talk(socket)
 
 
+@contextmanager
+def unfinished_speech(url: str, sentence: str, **options: Any) -> Iterator[Talk]:
+    """Live text without an end, after its first audio: the stream runs until `finish_speech`."""
+    with connect(f"ws{url.removeprefix('http')}{OMNI}", close_timeout=LIMIT_S, **options) as socket:
+        talk = Talk(socket)
+        talk.send("session.config", response_format="pcm", seed=5, live="word")
+        talk.send("input.text", text=f"{sentence} And ")
+        while not isinstance(talk.read(), bytes):
+            pass
+        yield talk
+
+
+def finish_speech(talk: Talk) -> bytes:
+    """The rest of the audio."""
+    return audio(talk.speak("so on."))
+
+
 def audio(messages: list[Message]) -> bytes:
     return b"".join(message for message in messages if isinstance(message, bytes))
 

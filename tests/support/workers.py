@@ -9,11 +9,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
+
+from vivace.serve.processes.control import ENGINE
 
 LIMIT_S = 120.0
 HEADER_LINES = 1  # of /proc/net/tcp
@@ -54,19 +56,15 @@ class WorkerServer:
 
     @property
     def engine(self) -> int:
-        """The process that listens on the Unix socket of the engine: the first that was started."""
+        """The process that listens on the Unix socket of the engine."""
         assert self.url  # all processes have been started
-        return min(self.children)
+        listening = _listening_inodes(ENGINE)
+        return next(one for one in self.children if _socket_inodes(one) & listening)
 
     def worker_of(self, client_port: int) -> int:
         """The process that serves the connection from this port."""
         inode = _inode(int(self.url.rpartition(":")[2]), client_port)
-        for process_id in self.children:
-            folder = Path(f"/proc/{process_id}/fd")
-            for file in folder.iterdir():
-                if os.readlink(file) == f"socket:[{inode}]":
-                    return process_id
-        raise AssertionError("no process has the connection")
+        return next(one for one in self.children if inode in _socket_inodes(one))
 
     def metric(self, name: str) -> float:
         """The sum of a metric's series whose name begins with `name`."""
@@ -86,6 +84,28 @@ def _inode(server_port: int, client_port: int) -> str:
         if ports == [server_port, client_port]:
             return fields[9]
     raise AssertionError(f"no connection from port {client_port}")
+
+
+def _listening_inodes(name: str) -> set[str]:
+    """Unix sockets at a path that ends with `name`."""
+    rows = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
+    return {row[6] for row in rows if len(row) > 7 and row[7].endswith(f"/{name}")}
+
+
+def _socket_inodes(process_id: int) -> set[str]:
+    inodes = set()
+    for file in Path(f"/proc/{process_id}/fd").iterdir():
+        with suppress(OSError):  # just closed
+            inodes.add(os.readlink(file).removeprefix("socket:[").removesuffix("]"))
+    return inodes
+
+
+def get_status(url: str) -> int:
+    """The status of a response; 0 from a worker that has just stopped."""
+    try:
+        return httpx.get(url, timeout=LIMIT_S).status_code
+    except httpx.TransportError:
+        return 0
 
 
 def wait_for(is_met: Callable[[], bool]) -> None:

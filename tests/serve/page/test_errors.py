@@ -54,17 +54,17 @@ def test_errors_are_shown_beside_their_controls(server: Running, launched: Any) 
         page.tab.tap("#speak")
         page.wait(lambda: page.tab.is_visible("#error"))
         assert page.error == "The engine failed."
-        assert is_on_screen(page, "#error")
-        assert is_on_screen(page, "#speak")
+        page.wait(lambda: is_on_screen(page, "#error"))
+        page.wait(lambda: is_on_screen(page, "#speak"))
         page.button("Preview heart").tap()
         page.wait(lambda: page.tab.is_visible("#voice-error"))
-        assert is_on_screen(page, "#voice-error")
+        page.wait(lambda: is_on_screen(page, "#voice-error"))
         assert not page.tab.is_visible("#error")
         page.tab.get_by_label("Describe how it sounds").fill("Low and dry.")
         page.tab.get_by_label("Name of the designed voice").fill("old man")
         page.button("Design").tap()
         page.wait(lambda: page.tab.is_visible("#design-error"))
-        assert is_on_screen(page, "#design-error")
+        page.wait(lambda: is_on_screen(page, "#design-error"))
         page.tab.unroute("**/v1/audio/speech")
         page.tab.tap("#speak")
         page.wait(lambda: page.status.startswith("Spoken"))
@@ -72,7 +72,7 @@ def test_errors_are_shown_beside_their_controls(server: Running, launched: Any) 
         page.button("Download").tap()
         page.wait(lambda: page.tab.is_visible("#download-error"))
         assert page.error == "This is too long for the server to convert. Choose WAV."
-        assert is_on_screen(page, "#download-error")
+        page.wait(lambda: is_on_screen(page, "#download-error"))
 
 
 def test_speak_before_the_server_is_ready_works_later(server: Running, page: Driver) -> None:
@@ -104,7 +104,7 @@ def test_speak_without_any_voice_says_what_to_do(
     page.wait(lambda: words in page.error)
     if kind == "base":
         page.button("Clone a voice").click()
-        assert is_on_screen(page, "#record")
+        page.wait(lambda: is_on_screen(page, "#record"))
     else:
         page.tab.keyboard.type("A calm voice.")  # the field has the focus
         page.button("Speak").click()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.page_driver import Driver
+from tests.support.page_driver import PATIENT, Driver
 from tests.support.serving import Running, running
 from vivace.serve.settings import ServeSettings
 
@@ -61,6 +61,7 @@ def test_embedded_voice_is_played(server: Running, page: Driver) -> None:
 
 def test_live_speech_follows_typing_and_stops(server: Running, page: Driver) -> None:
     wire = Wire().watch(page)
+    page.tab.add_init_script(PATIENT)
     page.open(f"{server.url}/#live=1&seed=3")
     assert page.tab.get_by_role("switch", name="Live").is_checked()
     text = page.tab.locator("#text")
@@ -79,7 +80,9 @@ def test_live_speech_follows_typing_and_stops(server: Running, page: Driver) -> 
     page.wait(lambda: num_running(server) == 0, "the slot is not free")
     assert wire.types()[-1] == "input.cancel"
     heard = page.num_loud
-    text.press_sequentially("Hello again. ", delay=20)
+    page.tab.evaluate("window.patience = 1")  # the next pause ends the utterance
+    text.focus()
+    page.tab.keyboard.insert_text("Hello again. ")
     page.wait(lambda: page.num_loud > heard, "nothing after a stop")
     page.wait(lambda: page.status.startswith("Spoken"))
     assert wire.types()[-1] == "input.done"
@@ -115,7 +118,8 @@ def test_live_mode_sends_each_whole_word_once(server: Running, page: Driver) -> 
 def test_typing_pause_ends_the_utterance(server: Running, page: Driver) -> None:
     wire = Wire().watch(page)
     page.open(f"{server.url}/#live=1")
-    page.tab.locator("#text").press_sequentially("One word")
+    page.tab.locator("#text").focus()
+    page.tab.keyboard.insert_text("One word")
     page.wait(lambda: "input.done" in wire.types())
     assert wire.text() == "One word"
     page.wait(lambda: page.status.startswith("Spoken"))

@@ -24,7 +24,7 @@ RESET = struct.pack("ii", 1, 0)
 
 @pytest.fixture
 def backend() -> ScriptedSpeech:
-    return ScriptedSpeech(default=Plan(5_000), step_s=0.0005, max_streams=2, max_queue=4)
+    return ScriptedSpeech(default=Plan(5_000), step_s=0.0005, max_streams=2, max_queue=64)
 
 
 @pytest.fixture

@@ -29,9 +29,15 @@ PIECES = ("Hel", "lo there, ", "spoken while it is ", "written.")
 
 
 @pytest.fixture(scope="module")
-def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def backend() -> ScriptedSpeech:
     plans = {LONG: Plan(LONG_FRAMES)}
-    backend = ScriptedSpeech(default=Plan(NUM_FRAMES), plans=plans, step_s=0.01)
+    return ScriptedSpeech(default=Plan(NUM_FRAMES), plans=plans, step_s=0.01)
+
+
+@pytest.fixture(scope="module")
+def scripted(
+    backend: ScriptedSpeech, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Running]:
     settings = ServeSettings(port=0, voices=tmp_path_factory.mktemp("voices"))
     with running(settings, backend.load) as server:
         yield server
@@ -257,16 +263,23 @@ def test_cancelling_one_context_keeps_the_other(scripted: Running) -> None:
     assert {m["context_id"] for m in messages if isinstance(m, dict)} == {"b"}
 
 
-def test_cancelling_a_pending_utterance_keeps_the_others(scripted: Running) -> None:
+def test_cancelling_a_pending_utterance_keeps_the_others(
+    scripted: Running, backend: ScriptedSpeech
+) -> None:
     with talking(scripted) as talk:
         configure(talk)
-        for name, text in (("a", "One."), ("b", "Two."), ("c", "Three.")):
-            talk.send("input.text", text=text, context_id=name)
-            talk.send("input.done", context_id=name)
-        talk.send("input.cancel", context_id="b")
+        backend.is_open.clear()  # no utterance ends before the cancellation
+        try:
+            for name, text in (("a", "One."), ("b", "Two."), ("c", "Three.")):
+                talk.send("input.text", text=text, context_id=name)
+                talk.send("input.done", context_id=name)
+            talk.send("input.cancel", context_id="b")
+            cancelled = talk.until("audio.cancelled")
+        finally:
+            backend.is_open.set()
         one, other = talk.until("session.done"), talk.until("session.done")
     assert len(audio(one)) == len(audio(other)) == NUM_BYTES
-    assert len(only([*one, *other], "audio.cancelled")) == 1
+    assert len(only([*cancelled, *one, *other], "audio.cancelled")) == 1
     assert [m["context_id"] for m in only([*one, *other], "session.done")] == ["a", "c"]
 
 

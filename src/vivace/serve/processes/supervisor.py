@@ -42,7 +42,7 @@ from vivace.serve.settings import ServeSettings
 log = logging.getLogger(__name__)
 
 ENGINE_BACKLOG = 128
-DRAIN_REPLY_S = 1.0  # for the workers to report their streams
+DRAIN_REPLY_S = 5.0  # for the workers to report their streams
 STOP_TIMEOUT_S = 15.0  # after the drain, until a process is killed
 WORKER_PAUSES_S = (0.0, 1.0, 2.0, 4.0, 8.0)  # before a worker that ends early is started again
 EARLY_S = 10.0

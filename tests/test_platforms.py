@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli_harness import LIMIT_S, environment
+from tests.support.patience import free_port
 
 CHILD = """
 import importlib, json, os, pkgutil, signal, socket, sys, threading, time, urllib.request
@@ -107,9 +108,7 @@ def request_and_stop(address):
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-with socket.socket() as free:
-    free.bind(("127.0.0.1", 0))
-    port = free.getsockname()[1]
+port = int(sys.argv[3])
 num_bytes = []
 threading.Thread(target=request_and_stop, args=(f"http://127.0.0.1:{port}",), daemon=True).start()
 assert main(["serve", "--device", "cpu", "--port", str(port)]) == 0
@@ -119,7 +118,8 @@ assert num_bytes[0] > 10_000
 
 @pytest.mark.parametrize("platform", ["win32", pytest.param("darwin", marks=pytest.mark.ci)])
 def test_modules_import_and_speak_on_other_platforms(platform: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", CHILD, platform, str(tmp_path / "hello.wav")]
+    arguments = [platform, str(tmp_path / "hello.wav"), str(free_port())]
+    command = [sys.executable, "-c", CHILD, *arguments]
     done = subprocess.run(
         command, capture_output=True, text=True, env=environment(), timeout=LIMIT_S, check=False
     )

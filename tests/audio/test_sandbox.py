@@ -266,9 +266,17 @@ def test_child_that_fails_to_start_raises_audio_error(
     assert find_children() == before
 
 
-def test_time_limit_excludes_start_of_child() -> None:
-    pool = Sandbox(command=child_command_of("time.sleep(3)\ns.serve()"), limit_s=2)
-    assert pool.confinement()
+def test_time_limit_excludes_start_of_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = Sandbox(command=child_command_of("s.serve()"))
+    limits, timer = [], threading.Timer
+
+    def start_timer(limit_s: float, stop: Callable[[], None]) -> threading.Timer:
+        limits.append(limit_s)
+        return timer(limit_s, stop)
+
+    monkeypatch.setattr("vivace.audio.sandbox.threading.Timer", start_timer)
+    pool.decode(FLAC, DEFAULT_LIMITS)
+    assert limits == [sandbox_module.START_LIMIT_S, sandbox_module.LIMIT_S]
     pool.close()
 
 

@@ -223,8 +223,15 @@ def test_page_speaks_without_a_connection_after_a_visit(page: Driver, site: Site
     page.faults.clear()  # failed requests are logged; the service worker has answered them
 
 
-@pytest.mark.parametrize("path", ["try/", ""], ids=["alone", "in an iframe"])
-@pytest.mark.parametrize("num_cores", [2, 8])
+@pytest.mark.parametrize(
+    ("num_cores", "path"),
+    [
+        pytest.param(2, "try/", id="2 cores"),
+        pytest.param(8, "", id="8 cores in an iframe"),
+        pytest.param(2, "", id="2 cores in an iframe", marks=pytest.mark.slow),
+        pytest.param(8, "try/", id="8 cores", marks=pytest.mark.slow),
+    ],
+)
 def test_page_becomes_isolated_for_threads(
     num_cores: int, path: str, launched: Any, folder: Path, tmp_path: Path
 ) -> None:

@@ -29,6 +29,7 @@ import_torch()
 import vivace.audio.play, vivace.cli.batch, vivace.cli.main, vivace.cli.repl, vivace.cli.say
 import vivace.tts
 
+vivace.audio.play.PROBE_TIMEOUT_S = 300.0  # a busy machine starts a player slowly
 ends = {}  # of each process that runs, where its exit code goes
 
 

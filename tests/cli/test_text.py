@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.cli_harness import Captured, num_frames, say
 from vivace.audio.files import read_audio
-from vivace.cli.text import live_stdin, read_stdin
+from vivace.cli.text import decode_argument, live_stdin, read_stdin
 from vivace.errors import RequestError
 
 
@@ -114,3 +114,19 @@ def test_endless_stdin_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"x" * 11)))
     with pytest.raises(RequestError, match="stdin: larger than"):
         read_stdin()
+
+
+@pytest.mark.parametrize("text", ["Plain.", "Grüße, 世界! 🎶", "Line\nbreak"])
+def test_argument_in_the_c_locale_is_utf8(text: str) -> None:
+    escaped = text.encode().decode("ascii", "surrogateescape")
+    assert decode_argument(escaped) == decode_argument(text) == text
+
+
+def test_argument_with_invalid_bytes_is_rejected_as_bytes() -> None:
+    with pytest.raises(RequestError, match="TEXT, line 1: not UTF-8: invalid start byte"):
+        decode_argument(b"\xff\xfe Hello.".decode("utf-8", "surrogateescape"))
+
+
+def test_live_stdin_leaves_out_a_byte_order_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    give(monkeypatch, b"\xef", b"\xbb\xbfHel", b"lo.\n")
+    assert "".join(live_stdin()) == "Hello."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import codecs
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from vivace.text.pauses import parse_pauses
 STDIN = "-"
 MAX_TEXT_BYTES = 4_000_000  # 1,000,000 characters, the longest text
 READ_BYTES = 4096
+_ESCAPED_BYTE = re.compile("[\udc80-\udcff]")
 
 
 def read_text(
@@ -29,9 +31,19 @@ def read_text(
         arguments.fail("TEXT is missing; pass it as an argument or pipe it to stdin")
     if arguments.text in (None, STDIN) and live:
         return live_stdin()
-    text = read_stdin() if arguments.text in (None, STDIN) else str(arguments.text)
+    is_stdin = arguments.text in (None, STDIN)
+    text = read_stdin() if is_stdin else decode_argument(str(arguments.text))
     check_text(text, options)
     return text
+
+
+def decode_argument(text: str) -> str:
+    """An argument as UTF-8. In the locale C, Python turns its bytes into surrogates."""
+    if not _ESCAPED_BYTE.search(text):
+        return text
+    return decode_utf8(
+        text.encode("utf-8", "surrogateescape"), "TEXT", MAX_TEXT_BYTES, RequestError
+    )
 
 
 def check_text(text: str, options: SpeechOptions) -> None:
@@ -67,7 +79,7 @@ def live_stdin() -> Iterator[str]:
 
 
 def _decoded_stdin() -> Iterator[str]:
-    decoder, stdin = codecs.getincrementaldecoder("utf-8")(), _stdin()
+    decoder, stdin = codecs.getincrementaldecoder("utf-8-sig")(), _stdin()
     while True:
         content = stdin.read1(READ_BYTES)  # type: ignore[attr-defined]
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import re
@@ -291,3 +292,43 @@ def test_design_form_creates_a_voice(server: Running, page: Driver) -> None:
     assert 'name="type"\r\n\r\nprompt\r\n' in fields
     page.wait(lambda: page.error, "the real server cannot, and says so")
     assert page.button("Design").is_enabled()
+
+
+LOSSES = {"skipped": ["Привет", "мир"], "missing_words": ["seven"]}
+LOSSES_SHOWN = (
+    "Spoken: 0.1 seconds. Left out, because this model does not read it: Привет, мир. "
+    "Not spoken: seven."
+)
+
+
+def test_status_names_text_that_was_not_spoken(server: Running, page: Driver) -> None:
+    sound = {"type": "speech.audio.delta", "audio": base64.b64encode(b"\0\x10" * 2400).decode()}
+    done = {"type": "speech.audio.done", "usage": LOSSES}
+    body = "".join(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n" for one in (sound, done))
+    page.open(server.url)
+    page.say("One, two.")
+    page.wait(lambda: re.fullmatch(r"Spoken: [\d.]+ seconds\.", page.status))
+    page.tab.route(
+        "**/v1/audio/speech",
+        lambda route: route.fulfill(content_type="text/event-stream", body=body),
+    )
+    page.say("Hello Привет мир seven.")
+    page.wait(lambda: page.status == LOSSES_SHOWN)
+
+
+def test_status_names_text_that_was_not_spoken_in_live_mode(server: Running, page: Driver) -> None:
+    def answer(socket: Any, message: str) -> None:
+        if json.loads(message)["type"] != "input.done":
+            return
+        socket.send(json.dumps({"type": "audio.start", "sample_rate": 24_000}))
+        socket.send(b"\0\x10" * 2400)
+        socket.send(json.dumps({"type": "audio.done", **LOSSES}))
+        socket.send(json.dumps({"type": "session.done"}))
+
+    page.tab.route_web_socket(
+        "**/v1/audio/speech/stream",
+        lambda socket: socket.on_message(lambda message: answer(socket, message)),
+    )
+    page.open(f"{server.url}/#live=1")
+    page.tab.type("#text", "Hello Привет мир seven. ")
+    page.wait(lambda: page.status == LOSSES_SHOWN)

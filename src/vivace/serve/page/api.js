@@ -78,7 +78,7 @@ export async function encode(track, format) {
 	})).blob();
 }
 
-// Yields every event: audio, and words whose audio is complete; and what the response says about the origin.
+// Yields every event: audio, words whose audio is complete, and at the end the usage; and what the response says about the origin.
 export async function* speak(request, signal) {
 	const how = { response_format: "pcm", stream_format: "sse", word_timestamps: true };
 	const answer = await post("audio/speech", { ...request, ...how }, signal);
@@ -97,9 +97,9 @@ export async function* speak(request, signal) {
 		const events = (text + part.value).split("\n\n");
 		text = events.pop();
 		for (const event of events) {
-			const { audio, words, error } = JSON.parse(event.slice(event.indexOf("{")));
+			const { audio, words, usage, error } = JSON.parse(event.slice(event.indexOf("{")));
 			if (error) throw ApiError.of(error);
-			yield { words, provenance, bytes: audio && Uint8Array.from(atob(audio), (char) => char.charCodeAt()) };
+			yield { words, usage, provenance, bytes: audio && Uint8Array.from(atob(audio), (char) => char.charCodeAt()) };
 		}
 	}
 }

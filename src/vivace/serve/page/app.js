@@ -77,10 +77,11 @@ async function stream(text, control, voice, isPreview) {
 	let item = null;
 	say("Waiting for the first sound");
 	try {
-		for await (const { bytes, words, provenance } of api.speak(request, control.signal)) {
+		for await (const { bytes, words, usage, provenance } of api.speak(request, control.signal)) {
 			item ??= begin({ track: new Track(rate(), provenance), text, began, chars: [...text], words: [] });
 			item.words.push(...(words ?? []));
 			if (bytes) stage.grow(item, bytes);
+			if (usage) stage.noteLosses(item, usage);
 		}
 	} catch (error) {
 		if (!item?.track.length) player.stop();
@@ -142,6 +143,7 @@ const live = new Live({
 		else begin({ track: new Track(rate, provenance), text: "", began: live.saidAt, isLive: true, from: spokenTo });
 	},
 	grow: (bytes) => stage.grow(stage.item, bytes),
+	noteLosses: (report) => { if (stage.item?.isLive) stage.noteLosses(stage.item, report); },
 	end() {
 		const { item } = stage;
 		spokenTo = live.sent.length;

@@ -13,7 +13,7 @@ function shared(one, other) {
 }
 
 export class Live {
-	// `page`: start(rate, provenance), grow(bytes), end(), fail(error)
+	// `page`: start(rate, provenance), grow(bytes), noteLosses(report), end(), fail(error)
 	constructor(page) {
 		Object.assign(this, { page, sent: "", isOpen: false, isSounding: false, saidAt: 0 });
 	}
@@ -93,7 +93,7 @@ export class Live {
 			if (!this.isMuted) this.page.grow(data);
 			return;
 		}
-		const { type, message, code, sample_rate: rate, provenance } = JSON.parse(data);
+		const report = JSON.parse(data), { type, message, code, sample_rate: rate, provenance } = report;
 		if (type === "audio.cancelled") this.isMuted = false;
 		else if (type === "error") {
 			this.close();
@@ -102,7 +102,8 @@ export class Live {
 		else if (type === "audio.start") {
 			this.isSounding = true;
 			this.page.start(rate, provenance ?? null);
-		} else if (type === "session.done") {
+		} else if (type === "audio.done") this.page.noteLosses(report);
+		else if (type === "session.done") {
 			this.isSounding = false;
 			if (!this.isOpen) this.page.end();
 		}

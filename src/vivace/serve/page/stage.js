@@ -7,8 +7,16 @@ import { clockTime } from "./history.js";
 import { Wave } from "./wave.js";
 
 const WAV_COMMENT = "AI-generated speech; made with Vivace";
+const MAX_LISTED = 5; // words in the status
 const VOLUME_STORE = "vivace.volume";
 const AUDIBLE_PEAK = 10 ** (-50 / 20); // -50 dBFS, as in the server's `audible_ms`
+
+// The sentences of the status about text that was not spoken.
+function losses({ skipped = [], missing = [] }) {
+	const list = (words) => words.slice(0, MAX_LISTED).join(", ") + (words.length > MAX_LISTED ? ", …" : "");
+	return (skipped.length ? ` Left out, because this model does not read it: ${list(skipped)}.` : "")
+		+ (missing.length ? ` Not spoken: ${list(missing)}.` : "");
+}
 
 export class Stage {
 	// `isBusy()`: whether a request, playback or live speech is active.
@@ -21,7 +29,7 @@ export class Stage {
 		this.connectVolume();
 		player.addEventListener("start", () => this.started());
 		player.addEventListener("done", () => {
-			say(`Spoken: ${player.track.seconds.toFixed(1)} seconds.`);
+			say(`Spoken: ${player.track.seconds.toFixed(1)} seconds.${losses(this.item)}`);
 			this.settle();
 		});
 		setInterval(() => { if (isBusy()) this.showFigures(); }, 100);
@@ -54,6 +62,12 @@ export class Stage {
 		item.lastAt = performance.now();
 		if (item.audibleAt === undefined && this.audiblePeak(item) >= 0) item.audibleAt = item.lastAt;
 		this.redraw();
+	}
+
+	// Keeps what the server's report at the end of speech says about text that was not spoken.
+	noteLosses(item, { skipped = [], missing_words: missing = [] }) {
+		item.skipped = [...(item.skipped ?? []), ...skipped];
+		item.missing = [...(item.missing ?? []), ...missing];
 	}
 
 	audiblePeak({ track }) { return track.peaks.findIndex((peak) => peak > AUDIBLE_PEAK); }

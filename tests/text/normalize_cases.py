@@ -305,7 +305,7 @@ CASES: dict[str, dict[str, str]] = {
         "© 2024": "copyright twenty twenty-four",
         "snake_case": "snake case",
         "Acme™": "Acme",
-        "Thanks :) See you ;-)": "Thanks See you",
+        "Thanks :) See you ;-)": "Thanks,  See you",
         r"either\or": "either or",
         r"don\'t": "don't",
     },

@@ -46,7 +46,8 @@ def read_sign(reader: TokenReader, token: Token) -> Reading | None:
     """A sign between spaces: `*` is spoken in `2 * 3`, but not between words."""
     text = token.text
     if _FACE.fullmatch(text):
-        return Reading("", lead="", trail="")
+        is_inside = reader.before is not None and reader.before.is_open
+        return Reading("", lead="," if is_inside and reader.token(1) else "", trail="")
     if len(text) > 1 and text not in ("->", "=>", "<-", "<=", ">=", "==", "!=", "+/-"):
         return None
     if text in ("->", "=>"):

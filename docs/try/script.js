@@ -138,6 +138,7 @@ function makePlain(text, isInside) {
 		if (!next || /[?!,;:]/.test(next)) return next || ".";
 		return (/\p{Ll}/u.test(next) ? ", " : ". ") + next;
 	}).replace(/^[.,\s]+/u, "").replace(/\s+/gu, " ").trim();
+	plain = plain.replace(/(?<![\p{L}\p{N}'’.-])([A-Z])\. (?=\p{Lu})/gu, "$1; "); // "P M. Then": the voice would not pause
 	return !isInside && /[\p{L}\p{N}]$/u.test(plain.replace(CLOSERS, "")) ? `${plain}.` : plain;
 }
 

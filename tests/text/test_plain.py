@@ -107,3 +107,21 @@ def test_utterance_that_ends_inside_a_sentence_gets_no_full_stop() -> None:
 def test_words_keep_their_places_when_an_ellipsis_is_replaced() -> None:
     words = written_words("Wait… what? Oh… no", replace(PLAIN, min_chars=0))
     assert words == ["Wait…", "what?", "Oh…", "no"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("They met at five P M. Then they left.", "They met at five P M; Then they left."),
+        ("“Plan B.” It worked.", "Plan B; It worked."),
+        ("Vitamin C. Mr. Wu is here. OK. A", "Vitamin C; Mr. Wu is here. OK. A"),
+        ("The U S. is large", "The U S. is large"),
+        ("I choose plan B.", "I choose plan B."),
+    ],
+)
+def test_full_stop_after_a_letter_becomes_a_semicolon(text: str, said: str) -> None:
+    """The embedded voice reads "P M. Then" as initials of a name, without a pause."""
+    rules = PlainRules(drops_quotes=True, parts_letters=True)
+    assert plain_text(text, rules) == said
+    plain = PlainText(rules)
+    assert "".join(map(plain.feed, text)) + plain.finish() == said

@@ -126,6 +126,7 @@ class PromptWriter:
                 drops_ellipsis=reading.plain_ellipsis,
                 drops_quotes=reading.plain_quotes,
                 end_stop=reading.end_stop,
+                parts_letters=reading.end_stop and normalizes,
             ),
             lexicon=tuple(
                 trie

@@ -17,6 +17,7 @@ _QUOTES = re.compile("[\"'“”„‘’‚«»]")
 _RUN = re.compile(rf"[\s.…“„‘‚«{re.escape(_CLOSERS)}]+")
 _ELLIPSIS = re.compile(r"\s*(?:\.(?:\s?\.)+|\.*…[.…]*)")
 _SPACES = re.compile(r"\s+")
+_LETTER = re.compile(r"(?:\A|[^\w'’.-])[A-Z]\Z")
 _TAIL = 8  # characters kept from the text before a place
 
 
@@ -27,6 +28,7 @@ class PlainRules:
     drops_ellipsis: bool = False  # an ellipsis becomes a comma or a full stop
     drops_quotes: bool = False  # quotation marks are removed
     end_stop: bool = False  # an utterance that ends with a word gets a full stop
+    parts_letters: bool = False  # a full stop after a letter, as in "P M. Then", is a semicolon
 
 
 class PlainText:
@@ -73,7 +75,13 @@ class PlainText:
             run = self._without_quotes(run, following)
         if self._rules.drops_ellipsis:
             run = substitute(_ELLIPSIS, lambda dots: self._stop(dots, following), run, 1)
+        if self._rules.parts_letters and self._is_after_letter(run, following):
+            run = ";" + run[1:]
         return substitute(_SPACES, lambda spaces: self._gap(spaces, following), run)
+
+    def _is_after_letter(self, run: str, following: str) -> bool:
+        is_stop = run[:1] == "." and run[1:].isspace() and following.isupper()
+        return is_stop and _LETTER.search(self._before) is not None
 
     def _without_quotes(self, run: str, following: str) -> str:
         """Remove quotation marks; keep an apostrophe inside a word."""

@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING
 
 from vivace.checkpoint_files import SPEAKER_ENCODER, read_json, release_pages
 from vivace.errors import CheckpointError, RequestError
-from vivace.hub import CODEC, EMBEDDED, RELEASED, codec_folder, find_folder, shard_paths
+from vivace.hub import (
+    CODEC,
+    EMBEDDED,
+    RELEASED,
+    codec_folder,
+    find_folder,
+    shard_paths,
+    weight_bytes,
+)
 from vivace.model.config import CodecConfig, ModelConfig, TalkerConfig, Weights
 from vivace.model.config_file import load_codec_config, load_model_config
 from vivace.model.dimensions import check_codec, check_model
@@ -60,9 +68,7 @@ class Checkpoint:
     @property
     def num_bytes(self) -> int:
         """Size of all weights on disk."""
-        folders = (self.folder, self.folder / CODEC)
-        paths = [path for folder in folders for path in shard_paths(folder)]
-        return sum(path.stat().st_size for path in paths if path.is_file())
+        return weight_bytes(self.folder)
 
     def load_tokenizer(self, *, split_camel_case: bool = False) -> TextTokenizer:
         tokenizer = TextTokenizer.from_folder(self.folder, split_camel_case=split_camel_case)

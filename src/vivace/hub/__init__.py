@@ -7,8 +7,10 @@ from vivace.hub.folders import (
     cached_share,
     codec_folder,
     find_folder,
+    local_folder,
     model_id,
     shard_paths,
+    weight_bytes,
 )
 
 __all__ = [
@@ -21,6 +23,8 @@ __all__ = [
     "cached_share",
     "codec_folder",
     "find_folder",
+    "local_folder",
     "model_id",
     "shard_paths",
+    "weight_bytes",
 ]

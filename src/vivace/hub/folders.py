@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from vivace.checkpoint_files import read_json
@@ -30,18 +30,9 @@ def find_folder(
     """Return a local folder, or download a hub id (with `offline`: find it in the cache).
 
     None and "mini" are the embedded voice. `is_codec`: accept a folder with only a codec."""
-    if name is None:
-        return EMBEDDED
-    try:
-        folder = Path(name).expanduser()
-        is_file, is_folder = folder.is_file(), folder.is_dir() and name != ""
-    except (OSError, RuntimeError):  # too long for a path, or `~name` of an unknown user
-        is_file = is_folder = False
-    if is_folder:
+    if (folder := local_folder(name)) is not None:
         return folder
-    if name == EMBEDDED.name:
-        return EMBEDDED
-    if is_file:
+    if _is_path(str(name), Path.is_file):
         raise CheckpointError(f"{str(name)!r} is a file; give the checkpoint folder it is in")
     if not HUB_ID.fullmatch(str(name)) or str(name).startswith("."):
         near = suggest_name(str(name)) or RELEASED[1]
@@ -54,6 +45,28 @@ def find_folder(
     )
     _check_whole(str(name), found, offline, is_codec)
     return found
+
+
+def local_folder(name: str | Path | None) -> Path | None:
+    """The folder of a local model or of the embedded voice. None for other names."""
+    if name is None:
+        return EMBEDDED
+    if name != "" and _is_path(name, Path.is_dir):
+        return Path(name).expanduser()
+    return EMBEDDED if name == EMBEDDED.name else None
+
+
+def _is_path(name: str | Path, check: Callable[[Path], bool]) -> bool:
+    try:
+        return check(Path(name).expanduser())
+    except (OSError, RuntimeError):  # too long for a path, or `~name` of an unknown user
+        return False
+
+
+def weight_bytes(folder: Path) -> int:
+    """Size of all weights of a checkpoint on disk."""
+    paths = [path for part in (folder, folder / CODEC) for path in shard_paths(part)]
+    return sum(path.stat().st_size for path in paths if path.is_file())
 
 
 def model_id(folder: Path) -> str:

@@ -241,7 +241,7 @@ class Compared:
         self.name, self.packs_prompts = layers.name, layers.packs_prompts
         self.frames_per_graph, self.slot_updater = layers.frames_per_graph, layers.slot_updater
         self.kind = layers.kind
-        self.read_prompts = layers.read_prompts
+        self.read_prompts, self.text_vectors = layers.read_prompts, layers.text_vectors
         self.num_draws = self.num_equal = self.num_frames = 0
         self.distances: list[float] = []
 

@@ -18,13 +18,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as pack_tensors
 from torch import Tensor
 
+from vivace.checkpoint_files import WHOLE_TENSOR
 from vivace.disk import why_not_regular, write_whole
 from vivace.errors import AdapterError
 from vivace.model.config import ModelConfig
 from vivace.model.talker import Qwen3TTS
 
 FORMAT = "vivace.adapter/1"
-LORA, SPEAKER, WEIGHT = "lora.", "speaker.", "weight."  # prefixes of tensor names
+LORA, SPEAKER, WEIGHT = "lora.", "speaker.", WHOLE_TENSOR  # prefixes of tensor names
 MAX_NOTE = 2_000  # characters of a text in the metadata
 NUM_SPEAKER_IDS = 72  # ids at the end of the talker's vocabulary that name speakers
 
@@ -132,9 +133,9 @@ class Adapter:
     def apply(self, model: Qwen3TTS) -> None:
         """Merge the adapter into the weights of a model that is not fused yet."""
         for name, weight in self.weights.items():
-            _parameter(model, name, weight.shape).data.copy_(weight)
+            find_parameter(model, name, weight.shape).data.copy_(weight)
         for name, (a, b) in self.pairs.items():
-            weight = _parameter(model, name, torch.Size((len(b), a.shape[1])))
+            weight = find_parameter(model, name, torch.Size((len(b), a.shape[1])))
             a, b = a.to(weight.device), b.to(weight.device)
             weight.data.copy_(lora_weight(weight.data, a, b, self.info.scale))
         for name, vector in self.vectors.items():
@@ -149,11 +150,16 @@ def lora_weight(weight: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
 def set_speaker(model: Qwen3TTS, number: int, vector: Tensor) -> None:
     """Write a speaker's vector into the row of its id."""
     table = model.talker.model.codec_embedding.weight.data
-    if vector.shape != table.shape[1:]:
-        raise AdapterError(
-            f"a speaker has {vector.numel()} values and the model's width is {table.shape[1]}"
-        )
+    check_speaker(vector, table.shape[1])
     table[number] = vector.detach().to(table)
+
+
+def check_speaker(vector: Tensor, width: int) -> None:
+    """Raise AdapterError unless a speaker's vector has the width of the model."""
+    if vector.shape != (width,):
+        raise AdapterError(
+            f"a speaker has {vector.numel()} values and the model's width is {width}"
+        )
 
 
 def with_speakers(config: ModelConfig, speakers: Mapping[str, int]) -> ModelConfig:
@@ -204,12 +210,13 @@ def _speaker_ids(config: ModelConfig) -> set[int]:
     return set(range(first, talker.vocab_size)) - used - special
 
 
-def _parameter(model: Qwen3TTS, name: str, shape: torch.Size) -> Tensor:
+def find_parameter(model: Qwen3TTS, name: str, shape: torch.Size | None = None) -> Tensor:
+    """A parameter of the model, of this shape. Raises AdapterError."""
     try:
         weight = model.get_parameter(name)
     except AttributeError:
         raise AdapterError(f"the adapter changes {name}, which this model does not have") from None
-    if weight.shape != shape:
+    if shape is not None and weight.shape != shape:
         raise AdapterError(
             f"the adapter changes {name} of shape {list(shape)}; "
             f"this model's has {list(weight.shape)}"

@@ -25,6 +25,7 @@ from vivace.errors import CheckpointError
 MAX_BYTES = 16 << 20  # the largest released file, vocab.json, has 2.8 MB
 MAX_MAPPED_BYTES = 128 << 20  # of weights that are read once; then their pages are released
 SPEAKER_ENCODER = "speaker_encoder."  # prefix of the speaker encoder's tensors
+WHOLE_TENSOR = "weight."  # prefix of the whole tensors of an adapter
 UNREADABLE = (  # errors of code that reads the header of a damaged file
     *(OSError, ValueError, LookupError, TypeError, AttributeError),
     *(RecursionError, struct.error),
@@ -57,6 +58,14 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} should hold a JSON object, not a {type(value).__name__}")
     return value
+
+
+def has_whole_tensors(path: Path) -> bool:
+    """Whether an adapter replaces whole tensors. False for a file that cannot be read."""
+    try:
+        return any(name.startswith(WHOLE_TENSOR) for name in read_header(path)[0])
+    except UNREADABLE:
+        return False
 
 
 def read_header(path: Path) -> tuple[dict[str, Any], int]:

@@ -66,6 +66,13 @@ def pick_device(name: str = AUTO, num_bytes: int | None = None) -> torch.device:
     return device
 
 
+def picks_cpu(name: str, num_bytes: int | None) -> bool:
+    """Whether `pick_device` picks the CPU. Imports PyTorch only if there may be a GPU."""
+    if name != AUTO:
+        return name.partition(":")[0] == "cpu"
+    return not may_have_gpu() or pick_device(name, num_bytes).type == "cpu"
+
+
 @contextmanager
 def paused_collector() -> Iterator[None]:
     """No garbage collection inside the context: imports and loads create many objects that stay.

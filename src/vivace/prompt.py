@@ -45,6 +45,7 @@ class Prompt:
     own_row: int = 0  # index of the own text's first id, in rows and then trailing ids
     num_own_ids: int = 0  # known ids of the own text
     end_id: int = 0  # the text id that ends the text
+    adapter: int = 0  # number of the adapter that changes the model for this prompt; 0: none
 
     def __len__(self) -> int:
         return len(self.text_ids)
@@ -97,8 +98,9 @@ def build_prompt(
 ) -> Prompt:
     """Build the same rows as the official code.
 
-    `preset` names a speaker of the checkpoint; `speaker` is an x-vector. Without both, the
-    instruction determines the voice. `instruct_ids` are the ids of the complete user turn.
+    `preset` names a speaker of the checkpoint; `speaker` is an x-vector, or the vector of a preset
+    that is not in the embedding. Without both, the instruction determines the voice.
+    `instruct_ids` are the ids of the complete user turn.
     """
     rows = _Rows(config, speaker, is_complete)
     rows.add_head(
@@ -142,10 +144,10 @@ def _codec_prefix(
     if language_code is not None:
         prefix.append((language_code, f"language {language.lower()}"))
     prefix.append((config.codec_think_eos_id, "language ends"))
-    if preset is not None:
-        prefix.append((preset_id(config, preset), f"speaker {preset.lower()}"))
-    elif speaker is not None:
+    if speaker is not None:
         prefix.append((SPEAKER, "speaker vector"))
+    elif preset is not None:
+        prefix.append((preset_id(config, preset), f"speaker {preset.lower()}"))
     return prefix
 
 

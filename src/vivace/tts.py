@@ -17,10 +17,12 @@ from vivace.audio.files import AudioSource, read_audio
 from vivace.backends import Capacity, CheckpointFiles, build_backend
 from vivace.backends.base import Backend, CodecPrecision
 from vivace.checkpoint import find_folder
-from vivace.device import early_context, pick_device, pick_dtype, use_threads
+from vivace.device import early_context, pick_device, pick_dtype
 from vivace.dialogue.stream import DialogueStream
 from vivace.dialogue.talk import Dialogue
 from vivace.engine import loaded as loading
+from vivace.engine.adapted import AdapterPaths, read_adapters, view_adapters
+from vivace.engine.adapted import mixable_adapters as mixable_adapters
 from vivace.engine.async_stream import AsyncStream
 from vivace.engine.dialogues import DialogueLines, speak_dialogue, stream_dialogue
 from vivace.engine.engine import Engine
@@ -70,7 +72,9 @@ class TTS:
     ) -> None:
         self.loaded, self.checkpoint = loaded, loaded.checkpoint
         self.lexicon = lexicon
-        self.synthesizer = Synthesizer(loaded, lexicon, marking)  # speaks with an options object
+        self.adapters = {n: TTS(v, lexicon, marking=marking) for n, v in loaded.adapted.items()}
+        adapted = {name: tts.synthesizer for name, tts in self.adapters.items()}
+        self.synthesizer: Synthesizer = Synthesizer(loaded, lexicon, marking, adapted)
 
     @classmethod
     def load(
@@ -93,6 +97,7 @@ class TTS:
         split_camel_case: bool = False,
         lexicon: LexiconSource | None = None,
         adapter: str | Path | None = None,
+        adapters: AdapterPaths | None = None,
         mark: MarkSource = DEFAULT_MARK,
     ) -> TTS:
         """Load a checkpoint, or the embedded voice.
@@ -127,6 +132,8 @@ class TTS:
                 respellings, or a `Lexicon` (docs/text.md).
             adapter: A file of `vivace finetune` to merge into the weights of its base. Its speakers
                 become presets, the first one the default voice (docs/finetuning.md).
+            adapters: Files of `vivace finetune` by name, beside one model. Each request chooses one
+                with `voice="name"`, and a batch may mix them.
             mark: How all speech is marked as AI-generated (docs/responsible-use.md).
         """
         marking = mark if isinstance(mark, Marking) else Marking.load(mark)
@@ -134,14 +141,12 @@ class TTS:
         limits = EngineLimits(max_streams, max_queue, profile=profile)
         capacity = Capacity(max_streams, max_frames, codec_precision)
         check_weights(weights)
-        merged = None if adapter is None else loading.load_adapter(adapter)
-        can_skip = loading.may_skip_torch(device, backend, dtype, weights, adapter)
+        change = read_adapters(adapter, adapters, weights)
+        can_skip = loading.may_skip_torch(device, backend, dtype, weights, change)
         if not can_skip:
             pick_dtype(dtype, pick_device(device))  # reject impossible values before a download
-        folder = find_folder(
-            name_or_folder, revision=revision, cache_dir=cache_dir, offline=offline
-        )
-        checkpoint = loading.open_checkpoint(folder, words, merged)
+        found = find_folder(name_or_folder, revision=revision, cache_dir=cache_dir, offline=offline)
+        checkpoint = loading.open_checkpoint(found, words, change)
 
         def build(model: Qwen3TTS | CheckpointFiles, codec: Codec | None) -> Backend:
             return build_backend(backend, model, codec, capacity)
@@ -152,10 +157,9 @@ class TTS:
         if loaded is None:
             wanted = (device, checkpoint.num_bytes if backend == "auto" else None)
             with early_context(*wanted):
-                here = pick_device(*wanted)
-                loaded = loading.load_checkpoint(
-                    checkpoint, build, here, dtype, weights, *rest, merged
-                )
+                made = (checkpoint, build, pick_device(*wanted), dtype, weights)
+                loaded = loading.load_checkpoint(*made, *rest, change)
+            loaded.adapted = view_adapters(loaded, change)
         log.info("loaded %r", tts := cls(loaded, words, marking=marking))
         return tts
 
@@ -168,7 +172,7 @@ class TTS:
 
     @property
     def speakers(self) -> list[str]:
-        """The preset voices; empty unless the checkpoint is of type custom_voice."""
+        """The preset voices of a custom_voice checkpoint, and the voices of `adapters`."""
         return self.synthesizer.presets
 
     @property
@@ -366,23 +370,16 @@ class TTS:
             append_silence: Append half a second of silence, so that the recording's last sound does
                 not continue into the speech. The official package does not.
         """
-        from vivace.voices.enroll import enroll
-
         self.loaded.writer.require("base", "clone a voice")
-        model, codec, engine = self.loaded.parts
-        recording = read_audio(audio, sandbox=self.loaded.sandbox)
-        with use_threads(engine.threads):
-            return enroll(
-                model,
-                codec,
-                recording,
-                name=name,
-                transcript=transcript,
-                language=None if language is None else language_name(language),
-                licence=licence,
-                consent=consent,
-                append_silence=append_silence,
-            )
+        options = {
+            "name": name,
+            "transcript": transcript,
+            "language": None if language is None else language_name(language),
+            "licence": licence,
+            "consent": consent,
+            "append_silence": append_silence,
+        }
+        return self.loaded.enroll(read_audio(audio, sandbox=self.loaded.sandbox), options)
 
     # -- life cycle ----------------------------------------------------------------------------
 

@@ -279,15 +279,15 @@ def fused_module(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
 class Faithful(PlainLayers):
     name = "fused"
 
-    def predict(self, x: Tensor, book: int) -> Tensor:
+    def predict(self, x: Tensor, book: int, adapters: Tensor | None = None) -> Tensor:
         predictor = self._predictor
         logits: Tensor = predictor.lm_head[book - 1](predictor(x, 0, self._cache(len(x)))[:, -1])
         return logits
 
 
 class Distorted(Faithful):
-    def predict(self, x: Tensor, book: int) -> Tensor:
-        return 1.3 * super().predict(x, book)
+    def predict(self, x: Tensor, book: int, adapters: Tensor | None = None) -> Tensor:
+        return 1.3 * super().predict(x, book, adapters)
 
 
 class Deaf(Faithful):

@@ -88,7 +88,7 @@ def check(config: TalkerConfig, device: torch.device, span: int, seed: int) -> N
     ours, expected = random_table(config, device, seed), random_table(config, device, seed)
     order = torch.randperm(ours.num_slots, generator=torch.Generator().manual_seed(seed))
     rows = torch.cat((order[:29], torch.full((3,), ours.padding))).to(device)
-    plain = SlotUpdater(expected, PAD, lambda ids: texts[ids])
+    plain = SlotUpdater(expected, PAD, lambda ids, slots: texts[ids])
     fused = FusedSlotUpdater(ours, PAD, texts)
     for _ in range(2 * RING):
         found, known = run_frame(fused, ours, rows, span), run_frame(plain, expected, rows, span)

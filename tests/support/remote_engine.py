@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from vivace import TTS
@@ -16,7 +17,6 @@ from vivace.remote.checkpoint import RemoteCheckpoint
 from vivace.remote.client import EngineLink, RemoteEngine
 from vivace.remote.host import HostedConnection, enroll_recording
 from vivace.remote.wire import Fields
-from vivace.serve.processes.remote_models import RemoteTTS
 
 LIMIT_S = 60.0
 
@@ -44,7 +44,7 @@ class RemotePair:
     """The local TTS, the remote one over it, and both ends of their connection."""
 
     local: TTS
-    remote: RemoteTTS
+    remote: TTS
     link: EngineLink
     host: HostedConnection
     board: Board
@@ -53,8 +53,8 @@ class RemotePair:
 
 
 @contextmanager
-def connected(local: TTS) -> Iterator[RemotePair]:
-    """Serve the engine of `local` over a socket pair."""
+def connected(local: TTS, adapters: dict[str, Path] | None = None) -> Iterator[RemotePair]:
+    """Serve the engine of `local`, with these adapters, over a socket pair."""
     ours, theirs = socket.socketpair()
     is_lost, calls = threading.Event(), list[dict[str, Any]]()
 
@@ -87,7 +87,8 @@ def connected(local: TTS) -> Iterator[RemotePair]:
 
     local.engine.on_turn = report
     link.start()
-    remote = RemoteTTS(RemoteCheckpoint(local.checkpoint.folder, engine), local.lexicon)
+    loaded = RemoteCheckpoint(local.checkpoint.folder, engine, adapters=adapters)
+    remote = TTS(loaded, local.lexicon)
     try:
         yield RemotePair(local, remote, link, host, board, calls, is_lost)
     finally:

@@ -66,6 +66,17 @@ class BackendEntry:
     # Why `auto` should prefer a later backend for this model and capacity, or None.
     slower: Callable[[Qwen3TTS, Capacity], str | None] = lambda model, capacity: None
     max_streams: int | None = None  # upper limit; None: unlimited
+    mixes_adapters: bool = False  # rows of a batch can have different adapters
+
+    def find_unfit(self, model: Qwen3TTS, capacity: Capacity) -> str | None:
+        """Why the backend cannot run this model with this capacity, or None."""
+        if model.num_adapters and not self.mixes_adapters:
+            mixers = " or ".join(entry.name for entry in BACKENDS if entry.mixes_adapters)
+            return (
+                f"it cannot mix adapters; use backend {mixers}, or merge one adapter into the "
+                "weights with adapter="
+            )
+        return self.unfit(model, capacity)
 
 
 def _graph_refusal(device: torch.device) -> str | None:
@@ -149,7 +160,13 @@ BACKENDS: tuple[BackendEntry, ...] = (
         lambda model, capacity: _megakernel().slower(model, capacity.max_streams),
         max_streams=8,
     ),
-    BackendEntry("cuda_graph", "a whole frame in one CUDA graph", _graph_refusal, _build_on_gpu),
+    BackendEntry(
+        "cuda_graph",
+        "a whole frame in one CUDA graph",
+        _graph_refusal,
+        _build_on_gpu,
+        mixes_adapters=True,
+    ),
     BackendEntry(
         "cpu",
         "a whole frame in C++, for float32, int8 and int4 weights",
@@ -158,7 +175,13 @@ BACKENDS: tuple[BackendEntry, ...] = (
         lambda model, capacity: _cpu().unfit(model),
         lambda model, capacity: _cpu().slower(model),
     ),
-    BackendEntry("eager", "plain PyTorch on any device", lambda device: None, _build_eager),
+    BackendEntry(
+        "eager",
+        "plain PyTorch on any device",
+        lambda device: None,
+        _build_eager,
+        mixes_adapters=True,
+    ),
 )
 
 
@@ -187,7 +210,7 @@ def build_backend(
     for entry, refusal in survey(model.device):
         if name not in (AUTO_BACKEND, entry.name):
             continue
-        refusal = refusal or entry.unfit(model, capacity)
+        refusal = refusal or entry.find_unfit(model, capacity)
         if name == AUTO_BACKEND:
             refusal = refusal or entry.slower(model, capacity)
         if refusal is None:

@@ -17,11 +17,18 @@ from torch import Tensor
 
 from vivace.backends.base import Frames, Samples, Slot, SlotFrames
 from vivace.backends.frame_maker import EagerSlot, FrameMaker
-from vivace.backends.host import HostBackend, TorchDecoder, prompt_rows, text_vectors
-from vivace.backends.slots import frame_limit
+from vivace.backends.host import (
+    HostBackend,
+    TorchDecoder,
+    model_memory,
+    prompt_rows,
+    text_vectors,
+)
+from vivace.backends.slots import check_adapter, frame_limit
 from vivace.model.cache import KeyValueCache
 from vivace.model.codec import Codec
 from vivace.model.layers import module_bytes
+from vivace.model.lora import one_adapter
 from vivace.model.talker import Qwen3TTS
 from vivace.model.torch_kernels import use_torch_kernels
 from vivace.prompt import Prompt
@@ -57,6 +64,7 @@ class EagerBackend(HostBackend[EagerSlot]):
     @torch.inference_mode()
     def admit(self, prompt: Prompt, sampling: SamplingParams) -> Slot:
         config = self.model.config.talker_config
+        check_adapter(prompt, self.model.num_adapters)
         max_frames = frame_limit(prompt, sampling, config.max_position_embeddings)
         cache = KeyValueCache(config.num_hidden_layers)
         return self._slots.add(
@@ -67,12 +75,13 @@ class EagerBackend(HostBackend[EagerSlot]):
                 is_complete=prompt.is_complete,
                 own_row=prompt.own_row,
                 num_own=prompt.num_own_ids,
+                adapter=prompt.adapter,
                 cache=cache,
                 hidden=self._prefill(prompt, cache),
                 history=torch.zeros(
                     1, config.vocab_size, dtype=torch.bool, device=self.model.device
                 ),
-                texts=self._text_rows(prompt.trailing_ids),
+                texts=self._text_rows(prompt.trailing_ids, prompt.adapter),
                 codec_state=self.warm_codec(prompt),
                 head=self.watched,
             )
@@ -82,7 +91,7 @@ class EagerBackend(HostBackend[EagerSlot]):
     def extend(self, slot: Slot, text_ids: Sequence[int], is_last: bool) -> None:
         state = self._slots[slot]
         ids = state.extend(text_ids, is_last, self.model.config.tts_eos_token_id)
-        state.texts += self._text_rows(ids)
+        state.texts += self._text_rows(ids, state.adapter)
 
     @torch.inference_mode()
     def step(self, slots: Sequence[Slot], num_frames: int) -> Frames:
@@ -101,7 +110,7 @@ class EagerBackend(HostBackend[EagerSlot]):
         return self._decoder.decode(codes, state)
 
     def memory(self) -> dict[str, int]:
-        return {"model": module_bytes(self.model), "codec": module_bytes(self.codec)}
+        return {**model_memory(self.model), "codec": module_bytes(self.codec)}
 
     def warmup(self) -> None:
         """This backend compiles and captures nothing."""
@@ -115,13 +124,14 @@ class EagerBackend(HostBackend[EagerSlot]):
         """The talker's input embeddings: [rows, hidden]."""
         return prompt_rows(self.model, prompt)
 
-    def _text_rows(self, ids: Sequence[int]) -> list[Tensor]:
-        return list(text_vectors(self.model, ids)[:, None, None].unbind(0))
+    def _text_rows(self, ids: Sequence[int], adapter: int) -> list[Tensor]:
+        return list(text_vectors(self.model, ids, adapter)[:, None, None].unbind(0))
 
     def _prefill(self, prompt: Prompt, cache: KeyValueCache) -> Tensor:
         talker = self.model.talker
         x = self.prompt_rows(prompt)[None]
-        return talker(x, talker.rope.span(0, len(prompt), x), cache)[:, -1:]
+        adapters = one_adapter(prompt.adapter, self.model.device)
+        return talker(x, talker.rope.span(0, len(prompt), x), cache, adapters)[:, -1:]
 
 
 def _take_frames(state: EagerSlot, num_groups: int) -> SlotFrames:

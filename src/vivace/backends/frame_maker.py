@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from vivace.backends.host import HostSlot
 from vivace.backends.slots import banned_codes
 from vivace.model.cache import NO_PLACE, KeyValueCache, RaggedCaches, WatchedCache
 from vivace.model.config import Head
+from vivace.model.lora import adapted, one_adapter
 from vivace.model.row import RowStack
 from vivace.model.talker import Qwen3TTS, Talker
 from vivace.sampling import NoiseTable, Shape, draw, shape_scores, talker_scores
@@ -93,7 +95,10 @@ class FrameMaker:
         self._row_talker = RowStack(self._talker) if is_short else None
         self._row_predictor = RowStack(self._predictor) if is_short else None
         pad = torch.tensor([[model.config.tts_pad_token_id]], device=model.device)
-        self._pad_vector = model.talker.text_vectors(pad)  # [1, 1, hidden]
+        self._pad_vectors = [  # of each adapter: [1, 1, hidden]
+            model.talker.text_vectors(pad, one_adapter(number, model.device))
+            for number in range(1 + model.num_adapters)
+        ]
 
     def run(self, states: Sequence[EagerSlot], num_frames: int) -> None:
         """Make up to `num_frames` frames for each of at most `num_rows` slots."""
@@ -139,14 +144,16 @@ class FrameMaker:
     ) -> None:
         self._read_rows([states[i] for i in ready if states[i].code_sum is not None])
         self._predictor_cache.clear()
+        adapters = self._adapters(states)
         made = draw_frame(
             self._talker,
-            self._predict,
+            partial(self._predict, adapters=adapters, first=states[0].adapter),
             self._stack([state.hidden for state in states]),
             sampling,
             noise,
             history=self._stack([state.history for state in states]),
             is_banned=self._stack([self._banned(state) for state in states]),
+            adapters=adapters,
         )
         is_finite, first_codes = made.is_finite.tolist(), made.codes[:, 0].tolist()
         for i in ready:
@@ -162,13 +169,14 @@ class FrameMaker:
         if not states:
             return
         rows = [
-            state.code_sum + (state.texts.pop(0) if state.texts else self._pad_vector)
+            state.code_sum
+            + (state.texts.pop(0) if state.texts else self._pad_vectors[state.adapter])
             for state in states
             if state.code_sum is not None
         ]
         if self._row_talker is not None:
             [only], attend = states, states[0].attend
-            x = self._row_talker(rows[0].view(-1), only.cache.length, attend)
+            x = self._row_talker(rows[0].view(-1), only.cache.length, attend, only.adapter)
             only.hidden, only.code_sum = x.view(1, 1, -1), None
             only.place = _place(attend)
             return
@@ -176,7 +184,7 @@ class FrameMaker:
         x = self._stack(rows)
         rope = self._talker.rope.rows(positions + [0] * (self._num_rows - len(rows)), x)
         attends = [state.attend for state in states]
-        hidden = self._talker(x, rope, RaggedCaches(attends))
+        hidden = self._talker(x, rope, RaggedCaches(attends), self._adapters(states))
         for row, (state, attend) in enumerate(zip(states, attends, strict=True)):
             state.hidden = hidden[row : row + 1]
             state.code_sum, state.place = None, _place(attend)
@@ -186,12 +194,23 @@ class FrameMaker:
         is_early = state.num_frames < state.sampling.min_frames
         return self._early_ban if is_early else self._ban
 
-    def _predict(self, x: Tensor) -> Tensor:
-        """The hidden state of the last of these rows [rows, T, hidden]: [rows, hidden]."""
+    def _adapters(self, states: Sequence[EagerSlot]) -> Tensor | None:
+        """The adapter of each row: [rows]. None if no row has one."""
+        numbers = [state.adapter for state in states]
+        if not any(numbers):
+            return None
+        padding = [0] * (self._num_rows - len(states))
+        return torch.tensor([*numbers, *padding], device=self._device)
+
+    def _predict(self, x: Tensor, *, adapters: Tensor | None, first: int) -> Tensor:
+        """The hidden state of the last of these rows [rows, T, hidden]: [rows, hidden].
+
+        `first` is the adapter of the first row.
+        """
         cache = self._predictor_cache
         if self._row_predictor is not None and x.shape[1] == 1:
-            return self._row_predictor(x.view(-1), cache.length, cache)[None]
-        return self._predictor(x, cache.length, cache)[:, -1]
+            return self._row_predictor(x.view(-1), cache.length, cache, first)[None]
+        return self._predictor(x, cache.length, cache, adapters)[:, -1]
 
     def _stack(self, rows: Sequence[Tensor]) -> Tensor:
         """Concatenate rows of batch size 1, padded with zeros to `num_rows`."""
@@ -210,9 +229,14 @@ def draw_frame(
     *,
     history: Tensor,  # bool [B, codes], of codebook 0
     is_banned: Tensor,  # bool [B, codes], of codebook 0
+    adapters: Tensor | None = None,  # int64 [B]; None: no row has an adapter
 ) -> FrameCodes:
-    first, score = draw_first_codes(talker, hidden, sampling, noise[0], history, is_banned)
-    return draw_residual_codes(talker, predict, hidden, first, score, sampling.predictor, noise[1:])
+    first, score = draw_first_codes(
+        talker, hidden, sampling, noise[0], history, is_banned, adapters
+    )
+    return draw_residual_codes(
+        talker, predict, hidden, first, score, sampling.predictor, noise[1:], adapters
+    )
 
 
 def draw_first_codes(
@@ -222,9 +246,10 @@ def draw_first_codes(
     noise: Tensor,
     history: Tensor,
     is_banned: Tensor,
+    adapters: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Codes of codebook 0 [B], and the score of each draw."""
-    logits = talker.codec_head(hidden[:, 0]).float()
+    logits = adapted(talker.codec_head, hidden[:, 0], adapters).float()
     scores = talker_scores(logits, history, sampling.penalty, is_banned, sampling.talker)
     return draw(scores, noise)
 
@@ -237,6 +262,7 @@ def draw_residual_codes(
     score: Tensor,  # [B], of the draws of codebook 0
     shape: Shape,
     noise: Sequence[Tensor],  # of each codebook from 1 on: [B, codes]
+    adapters: Tensor | None = None,
 ) -> FrameCodes:
     """Draw the other codebooks."""
     vectors = [talker.model.codec_embedding(first)[:, None]]
@@ -246,7 +272,8 @@ def draw_residual_codes(
     for table, head, part in zip(
         predictor.model.codec_embedding, predictor.lm_head, noise, strict=True
     ):
-        code, score = draw(shape_scores(head(predict(x)).float(), shape), part)
+        logits = adapted(head, predict(x), adapters).float()
+        code, score = draw(shape_scores(logits, shape), part)
         x = table(code)[:, None]
         vectors.append(x)
         codes.append(code)

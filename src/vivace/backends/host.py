@@ -91,21 +91,35 @@ class TorchDecoder:
             return self._codec.decode(on_device, state).cpu().numpy()
 
 
-def text_vectors(model: Qwen3TTS, ids: Sequence[int]) -> Tensor:
+def model_memory(model: Qwen3TTS) -> dict[str, int]:
+    """Bytes of a model and of the adapters beside it."""
+    from vivace.model.layers import module_bytes
+    from vivace.model.lora import lora_bytes
+
+    adapters = lora_bytes(model)
+    return {"model": module_bytes(model) - adapters} | ({"adapters": adapters} if adapters else {})
+
+
+def text_vectors(model: Qwen3TTS, ids: Sequence[int], adapter: int = 0) -> Tensor:
     """Vectors of text ids: [ids, hidden]."""
     import torch
 
+    from vivace.model.lora import one_adapter
+
     rows = torch.tensor(ids, dtype=torch.long, device=model.device)
-    return model.talker.text_vectors(rows)
+    return model.talker.text_vectors(rows, one_adapter(adapter, model.device))
 
 
 def prompt_rows(model: Qwen3TTS, prompt: Prompt) -> Tensor:
     """The talker's input embeddings: [rows, hidden]."""
     import torch
 
+    from vivace.model.lora import one_adapter
+
     speaker = None if prompt.speaker is None else torch.from_numpy(prompt.speaker)
     return model.talker.rows(
         torch.tensor(prompt.text_ids, device=model.device),
         torch.from_numpy(prompt.codes).to(model.device),
         speaker,
+        one_adapter(prompt.adapter, model.device),
     )

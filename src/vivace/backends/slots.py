@@ -30,6 +30,7 @@ class SlotState:
     is_complete: bool  # no more text will be appended
     own_row: int = 0  # position of the first id of the request's text
     num_own: int = 0  # number of ids of the request's text
+    adapter: int = 0  # number of the slot's adapter; 0: none
     num_frames: int = 0  # known to the host
     status: SlotStatus = "running"
 
@@ -64,6 +65,14 @@ class Slots(dict[Slot, State]):
         state = self[slot]
         del self[slot]
         return state
+
+
+def check_adapter(prompt: Prompt, num_adapters: int) -> None:
+    """Raise BackendError unless the prompt's adapter is loaded."""
+    if not 0 <= prompt.adapter <= num_adapters:
+        raise BackendError(
+            f"the prompt needs adapter {prompt.adapter} and {num_adapters} adapters are loaded"
+        )
 
 
 def frame_limit(prompt: Prompt, sampling: SamplingParams, num_positions: int) -> int:

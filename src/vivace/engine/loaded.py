@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vivace.audio.file_mark import FileMark, VoiceKind
+from vivace.audio.files import Recording
 from vivace.audio.sandbox import Sandbox
 from vivace.backends import CheckpointFiles, import_backends
 from vivace.backends.base import Backend
@@ -43,7 +44,7 @@ from vivace.hub import model_id
 from vivace.mark.marking import Marking
 from vivace.model.config import Weights
 from vivace.options import RAMP, ChunkFrames
-from vivace.script.prompts import PromptWriter
+from vivace.script.prompts import PromptAdapter, PromptWriter
 from vivace.script.request import Request
 from vivace.speech import NUM_DRAWN_SEEDS, SamplingParams
 from vivace.text.lexicon import Lexicon
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
     import torch
 
     from vivace.adapter import Adapter
+    from vivace.adapter_set import AdapterSet
+    from vivace.engine.adapted import AdaptedCheckpoint
     from vivace.model.codec import Codec
     from vivace.model.talker import Qwen3TTS
 
@@ -139,11 +142,16 @@ class LoadedCheckpoint:
     """Opens streams for requests whose voice and lexicons are looked up."""
 
     def __init__(
-        self, checkpoint: Checkpoint, tokenizer: TextTokenizer, parts: Parts | None
+        self,
+        checkpoint: Checkpoint,
+        tokenizer: TextTokenizer,
+        parts: Parts | None,
+        adapter: PromptAdapter | None = None,
     ) -> None:
         self.checkpoint = checkpoint
-        self.writer = PromptWriter(checkpoint.config, tokenizer)
-        self.open_parts: Parts | None = parts  # None: closed
+        self.writer = PromptWriter(checkpoint.config, tokenizer, adapter)
+        self.adapted: Mapping[str, AdaptedCheckpoint] = {}  # by adapter, in order of their numbers
+        self._parts = parts
         self.marker = IdMarker(tokenizer)
         self._attention: Attention | None = None  # created for the first stream
 
@@ -153,12 +161,18 @@ class LoadedCheckpoint:
         return Sandbox()
 
     @property
+    def open_parts(self) -> Parts | None:
+        """None after `close`."""
+        return self._parts
+
+    @property
     def parts(self) -> Parts:
         """Raises ClosedError after `close`, and EngineError in a forked child."""
-        if self.open_parts is None:
+        parts = self.open_parts
+        if parts is None:
             raise ClosedError("this TTS was closed; load it again to speak")
-        self.open_parts.engine.check_process()
-        return self.open_parts
+        parts.engine.check_process()
+        return parts
 
     @property
     def engine(self) -> Engine:
@@ -228,11 +242,19 @@ class LoadedCheckpoint:
     def _model_id(self) -> str:
         return model_id(self.checkpoint.folder)  # reads links
 
+    def enroll(self, recording: Recording, options: dict[str, Any]) -> Voice:
+        """Create a voice from a recording. `options` are those of `enroll`."""
+        from vivace.voices.enroll import enroll
+
+        model, codec, engine = self.parts
+        with use_threads(engine.threads):
+            return enroll(model, codec, recording, **options)
+
     def close(self) -> None:
         """Free the weights."""
-        if self.open_parts is not None:
-            self.open_parts.engine.close()
-        self.open_parts = self._attention = None
+        if self._parts is not None:
+            self._parts.engine.close()
+        self._parts = self._attention = None
 
     def _settle_sampling(self, changes: dict[str, Any]) -> SamplingParams:
         """The checkpoint's sampling with the request's changes, and a seed."""
@@ -242,13 +264,9 @@ class LoadedCheckpoint:
         return defaults.replace(**changes)
 
 
-def load_adapter(path: str | Path) -> Adapter:
-    from vivace.adapter import Adapter  # imports PyTorch
-
-    return Adapter.load(path)
-
-
-def open_checkpoint(folder: Path, lexicon: Lexicon | None, adapter: Adapter | None) -> Checkpoint:
+def open_checkpoint(
+    folder: Path, lexicon: Lexicon | None, adapter: Adapter | AdapterSet | None
+) -> Checkpoint:
     """Raises LexiconError for entries of a language that the checkpoint does not know."""
     checkpoint = Checkpoint.open(folder)
     if adapter is not None:
@@ -268,7 +286,8 @@ def load_checkpoint(
     threads: int | None,  # None: the number that suits the model
     limits: EngineLimits,
     split_camel_case: bool,
-    adapter: Adapter | None = None,  # of this checkpoint, whose configuration it has extended
+    # Of this checkpoint, whose configuration it has extended.
+    adapter: Adapter | AdapterSet | None = None,
 ) -> LoadedCheckpoint:
     """Load the weights and start the engine. `TTS.load` documents the arguments."""
     threads = pick_threads(threads, device.type, checkpoint.num_bytes)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import overload
+from typing import NamedTuple, overload
 
 from vivace.audio.clip import Audio
 from vivace.audio.file_mark import FileMark
@@ -18,7 +18,7 @@ from vivace.engine.chunks import TOGETHER, WHOLE
 from vivace.engine.loaded import LoadedCheckpoint
 from vivace.engine.progress import show_batch, show_progress
 from vivace.engine.stream import Stream, Wake
-from vivace.errors import RequestError, UnsupportedRequestError
+from vivace.errors import RequestError, UnknownVoiceError, UnsupportedRequestError
 from vivace.mark.levels import MarkLevels
 from vivace.mark.marking import NO_MARKING, Marking, MarkSource
 from vivace.options import ChunkFrames, Options, SpeakOptions, SpeechOptions, StreamOptions
@@ -40,9 +40,14 @@ class Synthesizer:
     """Turns a text and its options into a `Stream`, an `AsyncStream` or `Audio`."""
 
     def __init__(
-        self, loaded: LoadedCheckpoint, lexicon: Lexicon | None, marking: Marking = NO_MARKING
+        self,
+        loaded: LoadedCheckpoint,
+        lexicon: Lexicon | None,
+        marking: Marking = NO_MARKING,
+        adapted: Mapping[str, Synthesizer] | None = None,  # by adapter
     ) -> None:
         self._loaded = loaded
+        self._adapters = AdapterVoices(loaded, adapted or {})
         self._marking = marking  # of every speech whose options have no `mark`
         self._markings: dict[MarkLevels, Marking] = {}  # loaded for options
         self._lexicon = lexicon  # applies to every text, after the request's own lexicon
@@ -53,11 +58,14 @@ class Synthesizer:
 
     @property
     def presets(self) -> list[str]:
-        return sorted(self._loaded.checkpoint.config.talker_config.spk_id)
+        own = self._loaded.checkpoint.config.talker_config.spk_id
+        return sorted([*own, *self._adapters.names])
 
     def find_voice(self, voice: VoiceSource, transcript: str | None = None) -> str | Voice:
         """The Voice, or the name of a preset. A recording is enrolled with its transcript."""
         library, writer = VoiceLibrary(), self._loaded.writer
+        if isinstance(voice, str) and transcript is None and self._adapters.find(voice):
+            return voice
         found = find_voice(voice, self.presets, library)
         if isinstance(found, Unenrolled):
             from vivace.voices.enroll import enroll_once  # imports PyTorch
@@ -73,6 +81,9 @@ class Synthesizer:
         if transcript is not None:
             raise RequestError("transcript needs a recording, such as voice='me.wav'")
         is_base = self._loaded.checkpoint.config.tts_model_type == "base"
+        if isinstance(found, str):
+            clones = library.names() if is_base else []
+            self._adapters.check_known(found, [*self.presets, *clones])
         if isinstance(found, str) and is_base and (names := library.names()):
             served_by = f"{SERVED_BY['custom_voice']}, or take one of yours: {', '.join(names)}"
             writer.require("custom_voice", f"speak with the preset voice {found[:80]!r}", served_by)
@@ -156,6 +167,10 @@ class Synthesizer:
         chunk_frames: ChunkFrames,
         wake: Wake | None = None,
     ) -> Stream:
+        if isinstance(options.voice, str) and (found := self._adapters.find(options.voice)):
+            own = dataclasses.replace(options, voice=found.speaker)
+            adapted = found.synthesizer
+            return adapted.open(text, own, chunk_frames=chunk_frames, wake=wake)
         request = self._request(text, options)
         return self._loaded.open(request, chunk_frames=chunk_frames, wake=wake)
 
@@ -269,6 +284,39 @@ class Synthesizer:
         while not future.done():
             yield False
         return dataclasses.replace(audio, **future.result()._asdict())
+
+
+class AdapterVoice(NamedTuple):
+    synthesizer: Synthesizer
+    speaker: str | None  # None: the adapter's default voice
+
+
+class AdapterVoices:
+    """Voices of adapters: `name`, or `name/speaker` for one of several speakers."""
+
+    def __init__(self, loaded: LoadedCheckpoint, adapted: Mapping[str, Synthesizer]) -> None:
+        self._adapted = {name.lower(): one for name, one in adapted.items()}
+        speakers = {name: view.own_speakers for name, view in loaded.adapted.items()}
+        self.names = [
+            voice
+            for name, own in speakers.items()
+            for voice in (map(f"{name}/{{}}".format, own) if len(own) > 1 else [name])
+        ]
+
+    def find(self, voice: str) -> AdapterVoice | None:
+        """None unless the voice begins with the name of an adapter. Raises UnknownVoiceError."""
+        name, _, speaker = voice.lower().partition("/")
+        found = self._adapted.get(name)
+        if found is None:
+            return None
+        if speaker and speaker not in map(str.lower, found.presets):
+            raise UnknownVoiceError(voice, [f"{name}/{one}" for one in found.presets])
+        return AdapterVoice(found, speaker or None)
+
+    def check_known(self, voice: str, known: Sequence[str]) -> None:
+        """Raise UnknownVoiceError for an unknown name, if there are adapters."""
+        if self._adapted and voice.lower() not in map(str.lower, known):
+            raise UnknownVoiceError(voice, known)
 
 
 def _log_usage(audio: Audio) -> Audio:

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from vivace.model.config import TalkerConfig
 from vivace.model.layers import Attend, Block, Embedding, Linear, RMSNorm, Rope
+from vivace.model.lora import adapted
 
 
 class PredictorBody(nn.Module):
@@ -41,10 +42,16 @@ class CodePredictor(nn.Module):
         )
         self.rope = Rope(inner.head_dim, inner.rope_theta)
 
-    def forward(self, x: Tensor, start: int, attend: Attend) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        start: int,
+        attend: Attend,
+        adapters: Tensor | None = None,  # int64 [B], the adapter of each row; 0 is none
+    ) -> Tensor:
         """Rows of the talker's width from position `start` to normed hidden states."""
-        x = self.small_to_mtp_projection(x)
+        x = adapted(self.small_to_mtp_projection, x, adapters)
         rope = self.rope.span(start, x.shape[1], x)
         for index, layer in enumerate(self.model.layers):
-            x = layer(index, x, rope, attend)
+            x = layer(index, x, rope, attend, adapters)
         return self.model.norm(x)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from vivace.model import ops
 from vivace.model.config import GatedConfig, StackConfig
+from vivace.model.lora import StackedLora, adapted, add_change
 
 
 class Attend(Protocol):
@@ -31,6 +32,10 @@ class Layer(nn.Module):
 
 class Linear(Layer, nn.Linear):
     """A linear layer without initialisation; the checkpoint provides its weights."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.lora: StackedLora | None = None  # changes of adapters that are chosen per row
 
     def reset_parameters(self) -> None:
         pass
@@ -102,6 +107,7 @@ class Attention(Layer):
         self.v_proj = Linear(config.hidden_size, kv_width, bias=False)
         self.o_proj = Linear(width, config.hidden_size, bias=False)
         self.qkv_proj: Linear | None = None  # replaces the first three in a quantized model
+        self.qkv_lora: StackedLora | None = None
         self.q_norm = RMSNorm(config.head_dim, qk_norm_eps) if qk_norm_eps else None
         self.k_norm = RMSNorm(config.head_dim, qk_norm_eps) if qk_norm_eps else None
         self.register_buffer("qkv_weight", None, persistent=False)
@@ -113,9 +119,17 @@ class Attention(Layer):
             self.qkv_weight = _join(self.q_proj, self.k_proj, self.v_proj)
         self.qk_scale = self._qk_scale() if self.q_norm is not None else None
 
-    def forward(self, layer: int, x: Tensor, rope: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
+    def forward(
+        self,
+        layer: int,
+        x: Tensor,
+        rope: tuple[Tensor, Tensor],
+        attend: Attend,
+        adapters: Tensor | None = None,
+    ) -> Tensor:
         batch, length, _ = x.shape
-        heads = self._project(x).view(batch, length, -1, self.head_dim)
+        heads = add_change(self._project(x), self.qkv_lora, x, adapters)
+        heads = heads.view(batch, length, -1, self.head_dim)
         heads = heads.transpose(1, 2)  # [B, heads + 2 kv_heads, T, head_dim]
         qk, v = heads[:, : -self.num_kv_heads], heads[:, -self.num_kv_heads :]
         if self.q_norm is not None:
@@ -123,7 +137,7 @@ class Attention(Layer):
         qk = ops.apply_rope(qk, *rope)
         q, k = qk[:, : self.num_heads], qk[:, self.num_heads :]
         attended = attend(layer, q, k, v).transpose(1, 2)
-        return self.o_proj(attended.reshape(batch, length, -1))
+        return adapted(self.o_proj, attended.reshape(batch, length, -1), adapters)
 
     def _project(self, x: Tensor) -> Tensor:
         """Queries, keys and values: [B, T, (heads + 2 kv_heads) * head_dim]."""
@@ -154,6 +168,7 @@ class GatedMlp(Layer):
         self.up_proj = Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.down_proj = Linear(config.intermediate_size, config.hidden_size, bias=False)
         self.gate_up_proj: Linear | None = None  # replaces the first two in a quantized model
+        self.gate_up_lora: StackedLora | None = None
         self.register_buffer("gate_up_weight", None, persistent=False)
 
     def fuse(self) -> None:
@@ -161,9 +176,9 @@ class GatedMlp(Layer):
         if self.gate_up_proj is None:
             self.gate_up_weight = _join(self.gate_proj, self.up_proj)
 
-    def forward(self, x: Tensor) -> Tensor:
-        gate, up = self._project(x).chunk(2, dim=-1)
-        return self.down_proj(ops.gated_mlp(gate, up))
+    def forward(self, x: Tensor, adapters: Tensor | None = None) -> Tensor:
+        gate, up = add_change(self._project(x), self.gate_up_lora, x, adapters).chunk(2, dim=-1)
+        return adapted(self.down_proj, ops.gated_mlp(gate, up), adapters)
 
     def _project(self, x: Tensor) -> Tensor:
         """Gate and up: [B, T, 2 * intermediate_size]."""
@@ -204,7 +219,10 @@ def module_bytes(module: nn.Module) -> int:
 
 
 class Block(Layer):
-    """Pre-norm attention and gated MLP, as in the talker and the predictor."""
+    """Pre-norm attention and gated MLP, as in the talker and the predictor.
+
+    `adapters` has the adapter of each batch row (`StackedLora`); None: no row has one.
+    """
 
     def __init__(self, config: GatedConfig) -> None:
         super().__init__()
@@ -213,9 +231,16 @@ class Block(Layer):
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = GatedMlp(config)
 
-    def forward(self, layer: int, x: Tensor, rope: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
-        x = x + self.self_attn(layer, self.input_layernorm(x), rope, attend)
-        return x + self.mlp(self.post_attention_layernorm(x))
+    def forward(
+        self,
+        layer: int,
+        x: Tensor,
+        rope: tuple[Tensor, Tensor],
+        attend: Attend,
+        adapters: Tensor | None = None,
+    ) -> Tensor:
+        x = x + self.self_attn(layer, self.input_layernorm(x), rope, attend, adapters)
+        return x + self.mlp(self.post_attention_layernorm(x), adapters)
 
 
 class ScaledBlock(Layer):
@@ -246,5 +271,11 @@ class TextProjection(nn.Module):
         self.linear_fc1 = Linear(text_width, text_width)
         self.linear_fc2 = Linear(text_width, width)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.linear_fc2(F.silu(self.linear_fc1(x)))
+    @property
+    def is_adapted(self) -> bool:
+        """Whether adapters that are chosen per row change it."""
+        return self.linear_fc1.lora is not None or self.linear_fc2.lora is not None
+
+    def forward(self, x: Tensor, adapters: Tensor | None = None) -> Tensor:
+        inner = F.silu(adapted(self.linear_fc1, x, adapters))
+        return adapted(self.linear_fc2, inner, adapters)

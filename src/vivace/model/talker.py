@@ -26,6 +26,18 @@ class TalkerBody(nn.Module):
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
 
+class UnfoldedTexts(nn.Module):
+    """Embedding and projection of text ids, for rows with an adapter."""
+
+    def __init__(self, embedding: nn.Embedding, projection: TextProjection) -> None:
+        super().__init__()
+        self.embedding, self.projection = embedding, projection
+
+    def forward(self, ids: Tensor, adapters: Tensor) -> Tensor:
+        vectors: Tensor = self.projection(self.embedding(ids), adapters)
+        return vectors
+
+
 class Talker(nn.Module):
     def __init__(self, config: TalkerConfig) -> None:
         super().__init__()
@@ -36,41 +48,68 @@ class Talker(nn.Module):
         )
         self.codec_head = Linear(config.hidden_size, config.vocab_size, bias=False)
         self.code_predictor = CodePredictor(config)
+        self.unfolded: UnfoldedTexts | None = None  # kept by `fold_texts` for adapters
         self.rope = Rope(config.head_dim, config.rope_theta)
 
-    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        rope: tuple[Tensor, Tensor],
+        attend: Attend,
+        adapters: Tensor | None = None,  # int64 [B], the adapter of each row; 0 is none
+    ) -> Tensor:
         """Rows [B, T, hidden] to hidden states after the final norm, [B, T, hidden]."""
         for index, layer in enumerate(self.model.layers):
-            x = layer(index, x, rope, attend)
+            x = layer(index, x, rope, attend, adapters)
         return self.model.norm(x)
 
-    def text_vectors(self, ids: Tensor) -> Tensor:
-        """Text vectors that are added to rows: ids [...] to [..., hidden]."""
-        vectors: Tensor = self.text_projection(self.model.text_embedding(ids))
-        return vectors
+    def text_vectors(self, ids: Tensor, adapters: Tensor | None = None) -> Tensor:
+        """Text vectors that are added to rows: ids [...] to [..., hidden].
+
+        `adapters` has one number for each entry of the first dimension, or one for all ids.
+        """
+        embedded = self.model.text_embedding(ids)
+        if isinstance(self.text_projection, TextProjection):
+            return self.text_projection(embedded, adapters)
+        if self.unfolded is None or adapters is None:
+            return embedded
+        changed = self.unfolded(ids, adapters)
+        return choose_changed(changed, embedded, adapters)
 
     def fold_texts(self) -> None:
         """Project all text ids once, so that text vectors become a table lookup.
 
-        The table replaces the embedding and the projection and takes no more memory.
+        The table replaces the embedding and the projection and takes no more memory, unless an
+        adapter changes the projection. Then both are kept for the rows of such adapters.
         """
+        projection = self.text_projection
+        if not isinstance(projection, TextProjection):
+            return
+        if projection.is_adapted:
+            self.unfolded = UnfoldedTexts(self.model.text_embedding, projection)
         weight = self.model.text_embedding.weight.detach()
         table = weight.new_empty(len(weight), self.config.hidden_size)
         for rows, out in zip(
             weight.split(FOLDED_AT_ONCE), table.split(FOLDED_AT_ONCE), strict=True
         ):
-            out.copy_(self.text_projection(rows))
+            out.copy_(projection(rows))
         self.model.text_embedding = Embedding(
             len(table), self.config.hidden_size, _weight=table, _freeze=True
         )
         self.text_projection = nn.Identity()
 
-    def rows(self, text_ids: Tensor, codes: Tensor, speaker: Tensor | None = None) -> Tensor:
+    def rows(
+        self,
+        text_ids: Tensor,
+        codes: Tensor,
+        speaker: Tensor | None = None,
+        adapters: Tensor | None = None,  # int64 [1], of all rows
+    ) -> Tensor:
         """Input rows: text ids [T] and codes [T, groups] to [T, hidden]."""
         rows = self.code_vectors(codes)
         if speaker is not None:
             rows = torch.where(codes[:, :1] == SPEAKER, speaker.to(rows), rows)
-        return rows + self.text_vectors(text_ids)
+        return rows + self.text_vectors(text_ids, adapters)
 
     @property
     def code_tables(self) -> list[nn.Embedding]:
@@ -90,6 +129,11 @@ class Talker(nn.Module):
         return (vectors * present.unsqueeze(-1)).sum(-2)
 
 
+def choose_changed(changed: Tensor, plain: Tensor, adapters: Tensor) -> Tensor:
+    """Rows [n, hidden] of `changed` where the row has an adapter, else of `plain`."""
+    return torch.where(adapters[:, None] > 0, changed, plain)
+
+
 class Qwen3TTS(nn.Module):
     """A whole talker checkpoint: parameter names are those of model.safetensors."""
 
@@ -97,6 +141,7 @@ class Qwen3TTS(nn.Module):
         super().__init__()
         self.config = config
         self.weights: Weights = "full"
+        self.num_adapters = 0  # that rows of a batch can choose
         self.talker = Talker(config.talker_config)
         self.speaker_encoder = (
             SpeakerEncoder(config.speaker_encoder_config) if config.speaker_encoder_config else None

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from vivace.adapter import Adapter
+from vivace.adapter_set import AdapterSet
 from vivace.audio.files import Recording
 from vivace.checkpoint import Checkpoint
+from vivace.engine.adapted import AdapterPaths, view_adapters
 from vivace.engine.completeness import OfferUtterance
 from vivace.engine.loaded import LoadedCheckpoint
 from vivace.engine.timings import OpenPass
@@ -23,13 +25,20 @@ from vivace.voices.voice import Voice, parse_voice
 class RemoteCheckpoint(LoadedCheckpoint):
     """Prepares texts and reads streams here. `parts` raises ClosedError: there are no weights."""
 
-    def __init__(self, folder: Path, engine: RemoteEngine, adapter: Path | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        engine: RemoteEngine,
+        adapter: Path | None = None,  # merged into the weights
+        adapters: AdapterPaths | None = None,  # chosen per request, in the order of their numbers
+    ) -> None:
         checkpoint = Checkpoint.open(folder)
         if adapter is not None:  # the engine's process has checked that it fits
             config = Adapter.load(adapter).extend(checkpoint.config)
             checkpoint = dataclasses.replace(checkpoint, config=config)
         super().__init__(checkpoint, checkpoint.load_tokenizer(), None)
         self._engine = engine
+        self.adapted = view_adapters(self, AdapterSet.load(adapters) if adapters else None)
 
     @property
     def client(self) -> RemoteEngine:

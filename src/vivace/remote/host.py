@@ -18,7 +18,6 @@ from queue import SimpleQueue
 from typing import Any
 
 from vivace.audio.files import Recording
-from vivace.device import use_threads
 from vivace.engine.engine import Engine
 from vivace.engine.follower import TextFollower
 from vivace.engine.loaded import LoadedCheckpoint as LoadedCheckpoint
@@ -47,7 +46,6 @@ from vivace.remote.wire import (
     send_all,
     unpack_fields,
 )
-from vivace.voices.enroll import enroll
 from vivace.voices.voice import Voice
 
 log = logging.getLogger(__name__)
@@ -266,7 +264,5 @@ class HostedConnection:
 
 def enroll_recording(loaded: LoadedCheckpoint, call: Fields) -> Voice:
     """Create the voice of a recording that the client has decoded."""
-    model, codec, engine = loaded.parts
     recording = Recording(samples=call.arrays[0], **call.values["recording"])
-    with use_threads(engine.threads):
-        return enroll(model, codec, recording, **call.values["options"])
+    return loaded.enroll(recording, call.values["options"])

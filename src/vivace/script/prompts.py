@@ -5,8 +5,12 @@ Errors name a checkpoint that supports the request.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from vivace.errors import (
     RequestError,
@@ -49,6 +53,14 @@ RELEASED_LANGUAGES = frozenset(LANGUAGE_SCRIPTS)
 BASE_OF_WIDTH = {2048: "Qwen/Qwen3-TTS-12Hz-1.7B-Base"}  # for cloned voices of this width
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PromptAdapter:
+    """What prompts contain of an adapter that is chosen per request."""
+
+    number: int  # from 1 on
+    vectors: Mapping[str, NDArray[np.float32]]  # of its speakers
+
+
 @dataclass(frozen=True, slots=True)
 class Spoken:
     """A completed utterance, from which the next utterance continues."""
@@ -58,10 +70,17 @@ class Spoken:
 
 
 class PromptWriter:
-    """Builds the prompts of one checkpoint."""
+    """Builds the prompts of one checkpoint, or of one adapter that is loaded beside it."""
 
-    def __init__(self, config: ModelConfig, tokenizer: TextTokenizer) -> None:
-        self._config = config
+    def __init__(
+        self,
+        config: ModelConfig,  # with the adapter's speakers
+        tokenizer: TextTokenizer,
+        adapter: PromptAdapter | None = None,
+    ) -> None:
+        self._config, self._number = config, 0 if adapter is None else adapter.number
+        vectors = {} if adapter is None else adapter.vectors
+        self._vectors = {name.lower(): vector for name, vector in vectors.items()}
         self.tokenizer = tokenizer
         self.letters = Letters.of(config.talker_config.codec_language_id)
         # Options of requests without a lexicon, by everything that decides them. A request is
@@ -221,11 +240,12 @@ class PromptWriter:
             layout=layout,
             language=request.options.language,
             preset=preset,
-            speaker=cloned.speaker if cloned else None,
+            speaker=cloned.speaker if cloned else self._vectors.get((preset or "").lower()),
             reference=reference,
             instruct_ids=self._instruct_ids(request.options.instruct),
             is_complete=is_complete,
         )
+        prompt = dataclasses.replace(prompt, adapter=self._number)
         limit = self._config.talker_config.max_position_embeddings - 1
         if len(prompt) > limit:
             raise TextTooLongError(len(prompt), limit, "tokens, with its voice and instruct,")

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vivace.tts import TTS
+
+
+def _speakers(tts: TTS) -> tuple[str, ...]:
+    speakers = tts.checkpoint.config.talker_config.spk_id
+    return tuple(speakers) if tts.model_type != "base" else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +24,7 @@ class Card:
     follows_instruct: bool
     device: str
     backend: str
+    adapter: str | None = None  # a voice of this name is the default voice
 
     @classmethod
     def of(cls, name: str, tts: TTS) -> Card:
@@ -26,13 +32,25 @@ class Card:
         return cls(
             name=name,
             model_type=tts.model_type,
-            speakers=tuple(config.talker_config.spk_id) if tts.model_type != "base" else (),
+            speakers=_speakers(tts),
             languages=tuple(tts.languages),
             sample_rate=tts.sample_rate,
             width=config.talker_config.hidden_size,
             follows_instruct=config.honours_instruct,
             device=str(tts.device),
             backend=tts.engine.backend.name,
+        )
+
+    def with_adapter(self, name: str, tts: TTS) -> Card:
+        """The card of an adapter that is loaded beside this model."""
+        config = tts.checkpoint.config
+        return replace(
+            self,
+            name=name,
+            adapter=name,
+            model_type=tts.model_type,
+            speakers=_speakers(tts),
+            follows_instruct=config.honours_instruct,
         )
 
     @property

@@ -34,7 +34,7 @@ def routes(context: ServeContext) -> APIRouter:
             if card.name == name:
                 return JSONResponse(_model_object(card, models.created))
         raise RefusedError(
-            f"no model named {name[:200]!r}; try one of: {', '.join(models.names)}",
+            f"no model named {name[:200]!r}; try one of: {', '.join(models.known_names)}",
             status=404,
             code="model_not_found",
             param="model",
@@ -81,7 +81,7 @@ def find_voices(
     context: ServeContext, model: str | None = None, *, with_aliases: bool = False
 ) -> list[ListedVoice]:
     """The voices of all models, or of one, without duplicate names. Reads the library's folder."""
-    names = [model] if context.models.serves(model) else context.models.names
+    names = [model] if context.models.serves(model) else context.models.known_names
     found: dict[str, ListedVoice] = {}
     for name in names:
         voices = context.models.voices(str(name))

@@ -16,7 +16,6 @@ from vivace.serve.models import Models
 from vivace.serve.recovery import Recovery
 from vivace.serve.served_model import ModelEntry, ServedModel, probe, unload
 from vivace.serve.settings import ModelSpec, ServeSettings
-from vivace.serve.voices import Voices
 from vivace.tts import TTS
 
 log = logging.getLogger(__name__)
@@ -63,10 +62,10 @@ class ModelRegistry(Models):
             if entry.model is None:
                 began = time.perf_counter()
                 tts = await asyncio.to_thread(self._load_and_probe, entry.spec)
-                entry.card = Card.of(entry.spec.name, tts)
-                tts.engine.on_turn = partial(self.on_turn, entry.spec.name)
-                voices = Voices(entry.card, self._library)
-                entry.model = ServedModel(entry.spec.name, tts, voices, entry.card)
+                name = entry.spec.name
+                tts.engine.on_turn = partial(self.on_turn, name)
+                entry.model = ServedModel.of(name, tts, Card.of(name, tts), self._library)
+                entry.cards = entry.model.cards
                 entry.is_broken = entry.is_hung = False
                 entry.num_rebuilds = tts.engine.num_rebuilds
                 entry.last_used = time.monotonic()
@@ -77,7 +76,8 @@ class ModelRegistry(Models):
         tts = self._load(spec)
         try:
             tts.warmup()
-            probe(tts)
+            for one in (tts, *tts.adapters.values()):
+                probe(one)
         except BaseException:
             tts.close()
             raise
@@ -99,6 +99,7 @@ class ModelRegistry(Models):
             revision=settings.revision if spec.source is not None else None,
             offline=settings.offline,
             adapter=spec.adapter,
+            adapters=spec.adapter_paths,
         )
         self._lexicon = tts.lexicon
         return tts

@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Iterator
 from typing import Any
 
+from vivace.errors import UnknownVoiceError
 from vivace.serve.card import Card
 from vivace.serve.errors import RefusedError
 from vivace.serve.recovery import Recovery
@@ -23,6 +24,7 @@ from vivace.serve.voices import Voices, voice_key
 from vivace.voices.shared import open_library
 
 LOADING_RETRY_S = 2.0
+Choice = tuple[ModelEntry, str | None]  # a model, and the name of its adapter
 
 
 class Models(ABC):
@@ -55,6 +57,12 @@ class Models(ABC):
         return list(self._entries)
 
     @property
+    def known_names(self) -> list[str]:
+        """The names of models and, once these are loaded, of their adapters."""
+        adapters = [card.name for entry in self._entries.values() for card in entry.cards[1:]]
+        return [*self._entries, *adapters]
+
+    @property
     def default(self) -> str:
         return next(iter(self._entries))
 
@@ -79,15 +87,16 @@ class Models(ABC):
         return any(entry.is_full for entry in self._entries.values())
 
     def cards(self) -> list[Card]:
-        return [entry.card for entry in self._entries.values() if entry.card is not None]
+        """Of all models that have been loaded once, then of their adapters."""
+        return [card for _, card in self._choices()]
 
     def loaded(self) -> list[ServedModel]:
         return loaded_models(self._entries)
 
     def voices(self, name: str) -> Voices | None:
-        """Return the voices of a model that has been loaded once, or None."""
-        entry = self._entries.get(name)
-        return Voices(entry.card, self._library) if entry and entry.card else None
+        """Return the voices of a model that has been loaded once, or of its adapter, or None."""
+        card = next((card for card in self.cards() if card.name == name), None)
+        return Voices(card, self._library) if card else None
 
     async def get(
         self, name: object = None, *, voice: str | None = None, model_type: str | None = None
@@ -99,10 +108,16 @@ class Models(ABC):
         Otherwise it selects the first that speaks without a cloned voice. Raises RefusedError with
         status 503 while the model is broken or loading for the first time.
         """
-        entry = await self._pick(name, voice, model_type)
+        entry, adapter = await self._pick(name, voice, model_type)
         entry.last_used = time.monotonic()
-        if entry.model is not None:
-            return entry.model
+        model = entry.model or await self._load_again(entry)
+        if adapter is None:
+            return model
+        if adapter not in model.adapted:  # its file was removed before the model was loaded again
+            raise UnknownVoiceError(adapter, self.known_names)
+        return model.adapted[adapter]
+
+    async def _load_again(self, entry: ModelEntry) -> ServedModel:
         if entry.is_broken or entry.card is None:
             state = "crashed and is being loaded again" if entry.is_broken else "is being loaded"
             raise RefusedError(
@@ -114,7 +129,7 @@ class Models(ABC):
         return await self._load_entry(entry)
 
     def serves(self, name: object) -> bool:
-        return isinstance(name, str) and name in self._entries
+        return isinstance(name, str) and name in self.known_names
 
     @contextlib.contextmanager
     def in_use(self, model: ServedModel) -> Iterator[None]:
@@ -141,25 +156,29 @@ class Models(ABC):
 
     # -- selection ----------------------------------------------------------------------------
 
-    async def _pick(self, name: object, voice: str | None, model_type: str | None) -> ModelEntry:
+    async def _pick(self, name: object, voice: str | None, model_type: str | None) -> Choice:
+        """The model for a request, and the adapter, or None."""
         if name is not None and not isinstance(name, str):
             raise RefusedError(f"model must be a name, not {type(name).__name__}", param="model")
         if name is not None and name in self._entries:
-            return self._entries[name]
-        entries = list(self._entries.values())
-        if model_type is not None:
-            fits = [
-                entry for entry in entries if entry.card and entry.card.model_type == model_type
-            ]
-            return fits[0] if fits else entries[0]
-        if len(entries) == 1:
-            return entries[0]
-        return await asyncio.to_thread(self._find, entries, voice_key(voice))  # reads files
+            return self._entries[name], None
+        choices = self._choices()
+        fits = [one for one in choices if one[1].name == name]
+        if not fits and model_type is not None:
+            fits = [one for one in choices if one[1].model_type == model_type]
+        elif not fits and max(len(choices), len(self._entries)) > 1:
+            fits = await asyncio.to_thread(self._find, voice_key(voice))  # reads files
+        return (fits[0][0], fits[0][1].adapter) if fits else (self._entries[self.default], None)
 
-    def _find(self, entries: list[ModelEntry], key: str | None) -> ModelEntry:
-        """Return the model for a voice, or for the first voice of a mix."""
+    def _choices(self) -> list[tuple[ModelEntry, Card]]:
+        """The models that have been loaded once, then their adapters."""
+        entries = self._entries.values()
+        models = [(entry, card) for entry in entries for card in entry.cards[:1]]
+        return models + [(entry, card) for entry in entries for card in entry.cards[1:]]
+
+    def _find(self, key: str | None) -> list[tuple[ModelEntry, Card]]:
+        """The models with a voice, or with the first voice of a mix; else those that can speak."""
         first = re.split(r"[+(]", key or "")[0].strip()
-        known = [(entry, voices) for entry in entries if (voices := self.voices(entry.spec.name))]
-        fits = [entry for entry, voices in known if first and voices.find(first)]
-        fits = fits or [entry for entry, voices in known if voices.can_speak]
-        return fits[0] if fits else entries[0]
+        known = [(one, Voices(one[1], self._library)) for one in self._choices()]
+        fits = [one for one, voices in known if first and voices.find(first)]
+        return fits or [one for one, voices in known if voices.can_speak]

@@ -34,7 +34,7 @@ class Recovery:
 
     def suspect(self, model: ServedModel, digest: str | None = None) -> None:
         """Probe a model after one of its streams failed, and load it again if it is broken."""
-        entry = self._entries[model.name]
+        entry, model = self._entries[model.name], model.base or model
         if entry.model is not model:
             return
         if digest is not None:

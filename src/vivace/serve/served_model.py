@@ -17,6 +17,7 @@ from vivace.serve.card import Card
 from vivace.serve.settings import ModelSpec
 from vivace.serve.voices import Voices
 from vivace.tts import TTS
+from vivace.voices.library import VoiceLibrary
 
 if TYPE_CHECKING:
     from vivace.remote.board import EngineClient
@@ -25,14 +26,33 @@ PROBE_TEXT = "Ready."
 PROBE_FRAMES = 6
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ServedModel:
-    """A loaded model. Get it from the registry for every request: it may be unloaded when idle."""
+    """A loaded model. Get it from the registry for every request: it may be unloaded when idle.
+
+    A model with an adapter shares name, engine and state with its base; its card has its own name.
+    """
 
     name: str
     tts: TTS
     voices: Voices
     card: Card
+    base: ServedModel | None = None  # of a model with an adapter
+    adapted: dict[str, ServedModel] = field(default_factory=dict)  # by adapter
+
+    @classmethod
+    def of(cls, name: str, tts: TTS, card: Card, library: VoiceLibrary) -> ServedModel:
+        """A model with all its adapters."""
+        served = cls(name, tts, Voices(card, library), card)
+        for adapter, view in tts.adapters.items():
+            own = card.with_adapter(adapter, view)
+            served.adapted[adapter] = cls(name, view, Voices(own, library), own, base=served)
+        return served
+
+    @property
+    def cards(self) -> tuple[Card, ...]:
+        """Of the model, then of each adapter."""
+        return (self.card, *(one.card for one in self.adapted.values()))
 
     @property
     def engine(self) -> EngineClient:
@@ -46,7 +66,7 @@ class ModelEntry:
 
     spec: ModelSpec
     model: ServedModel | None = None
-    card: Card | None = None  # None: never loaded
+    cards: tuple[Card, ...] = ()  # of the model and of its adapters; empty: never loaded
     is_broken: bool = False
     is_suspect: bool = False  # a probe after a failure is running
     is_hung: bool = False  # a turn did not end; reset when the model is loaded again
@@ -56,6 +76,11 @@ class ModelEntry:
     num_users: int = 0  # running streams and enrolments
     last_used: float = 0.0  # time.monotonic()
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def card(self) -> Card | None:
+        """None: never loaded."""
+        return self.cards[0] if self.cards else None
 
 
 def loaded_models(entries: Mapping[str, ModelEntry]) -> list[ServedModel]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -39,7 +39,13 @@ class ModelSpec:
 
     name: str  # the name in requests; slashes are allowed
     source: str | None  # a hub id or a folder; None: the embedded voice
-    adapter: Path | None = None  # of `vivace finetune`
+    adapter: Path | None = None  # of `vivace finetune`, merged into the weights
+    adapters: tuple[Path, ...] = ()  # chosen per request; their names are those of the files
+
+    @property
+    def adapter_paths(self) -> dict[str, Path]:
+        """The files of `adapters` by name, in the order of their numbers."""
+        return {path.stem: path for path in self.adapters}
 
     @classmethod
     def parse(cls, text: str) -> ModelSpec:
@@ -202,18 +208,28 @@ class ServeSettings(BaseModel):
 
     @property
     def served_models(self) -> tuple[ModelSpec, ...]:
-        """`models`, then the first of them with each adapter. Raises RequestError."""
+        """`models`, the first of them with the adapters. Raises RequestError.
+
+        Adapters that cannot be chosen per request have a model of their own each, with the adapter
+        merged into its weights.
+        """
         if self.adapters is None:
             return self.models
         paths = sorted(self.adapters.glob("*.safetensors"))
         if not paths:
             raise RequestError(f"adapters: {self.adapters} has no .safetensors files")
-        source = self.models[0].source
-        return (*self.models, *(ModelSpec(path.stem, source, path) for path in paths))
+        from vivace.tts import mixable_adapters  # imports numpy
+
+        first, *others = self.models
+        where = (first.source, self.device, self.backend)
+        mixed = mixable_adapters(paths, *where, self.weights)
+        merged = (ModelSpec(path.stem, first.source, path) for path in paths if path not in mixed)
+        return (replace(first, adapters=mixed), *others, *merged)
 
     @model_validator(mode="after")
     def _check_combinations(self) -> ServeSettings:
-        names = [spec.name for spec in self.served_models]
+        specs = self.served_models
+        names = [name for spec in specs for name in (spec.name, *spec.adapter_paths)]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise RequestError(f"two models are named {twice[0]!r}; write NAME=SOURCE for one")
         if (self.tls_cert is None) != (self.tls_key is None):

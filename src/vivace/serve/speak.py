@@ -280,7 +280,7 @@ async def _prepare(
     with context.models.in_use(model):
         voice = await _choose_voice(context, model, request, recording, instructions)
     options = replace(request.options(), **voice)
-    return PreparedSpeech(context, request, model.name, options, ignored)
+    return PreparedSpeech(context, request, model.card.name, options, ignored)
 
 
 def _open_encoder(

@@ -133,6 +133,8 @@ class Voices:
         for speaker in self.card.speakers:
             if speaker.lower() == key:
                 return ChosenVoice(speaker)
+        if self.card.adapter is not None and key == self.card.adapter.lower():
+            return self._default()
         if self.card.can_clone and key in self.library:
             return ChosenVoice(self.library.get(key))
         if self.card.can_design and (described := read_description(self.library, key)):

@@ -17,6 +17,7 @@ from torch import Tensor
 from vivace.model.cache import KeyValueCache
 from vivace.model.config import Head
 from vivace.model.layers import Block
+from vivace.model.lora import one_adapter
 from vivace.model.talker import Qwen3TTS
 from vivace.prompt import Prompt
 
@@ -50,10 +51,12 @@ class TextAttention:
         end = start + len(codes)
         self._track += [prompt.pad_id] * (end - len(self._track))
         has_speaker = is_first and prompt.speaker is not None
+        adapters = one_adapter(prompt.adapter, device)
         x = talker.rows(
             torch.tensor(self._track[start:end], device=device),
             torch.from_numpy(codes).to(device),
             torch.from_numpy(prompt.speaker) if has_speaker else None,
+            adapters,
         )[None]
         num_queries = end - max(start, len(prompt) - 1)
         first = prompt.own_row
@@ -61,8 +64,9 @@ class TextAttention:
         rope = talker.rope.span(start, len(codes), x)
         *layers, last = (cast(Block, one) for one in talker.model.layers[: self._num_layers])
         for index, layer in enumerate(layers):
-            x = layer(index, x, rope, reader)
-        last.self_attn(len(layers), last.input_layernorm(x), rope, reader)  # without the MLP
+            x = layer(index, x, rope, reader, adapters)
+        normed = last.input_layernorm(x)
+        last.self_attn(len(layers), normed, rope, reader, adapters)  # without the MLP
         return reader.attention()
 
 

@@ -33,6 +33,7 @@ from vivace.backends.cuda_graph.rendering import Renderer
 from vivace.backends.cuda_graph.reservations import FRAMES_PER_TEXT, Reservations
 from vivace.backends.cuda_graph.slot_table import GraphSlot, SlotTable, bytes_per_page
 from vivace.backends.cuda_graph.stepper import Stepper
+from vivace.backends.host import model_memory
 from vivace.backends.slots import Slots
 from vivace.errors import BackendError, BackendFullError, BackendUnavailableError
 from vivace.model.codec import Codec
@@ -94,7 +95,14 @@ class CudaGraphBackend:
         )
         with checked_allocation(max_streams, max_frames, device):
             self._table = SlotTable(
-                config, max_streams, num_positions, max_frames, device, model.dtype, self._pool.size
+                config,
+                max_streams,
+                num_positions,
+                max_frames,
+                device,
+                model.dtype,
+                self._pool.size,
+                model.num_adapters,
             )
             vectors = join_tables(model.talker, max_streams)
             self._layers = pick_layers(layers or self.default_layers, model, self._table)
@@ -306,7 +314,7 @@ class CudaGraphBackend:
     def memory(self) -> dict[str, int]:
         """Bytes on the device by purpose, without the memory of captured graphs."""
         return {
-            "model": module_bytes(self.model),
+            **model_memory(self.model),
             "codec": module_bytes(self.codec),
             **self._table.num_bytes,
             "codec state": self._codec.num_bytes,

@@ -74,6 +74,7 @@ class SamplingState:
     scales: Tensor  # float32 [Scale, B]
     history: Tensor  # bool [B, vocabulary]
     is_early: Tensor  # bool [B]: before min_frames, where end of speech is banned
+    adapters: Tensor | None = None  # int64 [B]; None: no adapters are loaded
 
     @property
     def talker(self) -> SamplingRows:
@@ -110,7 +111,7 @@ class SamplingState:
 
 class SlotUpdater:
     def __init__(
-        self, table: SlotTable, pad_id: int, text_vectors: Callable[[Tensor], Tensor]
+        self, table: SlotTable, pad_id: int, text_vectors: Callable[[Tensor, Tensor], Tensor]
     ) -> None:
         self._table, self._pad_id, self._text_vectors = table, pad_id, text_vectors
         self._eos = table.config.codec_eos_token_id
@@ -130,13 +131,14 @@ class SlotUpdater:
             scales=table.scales.index_select(1, rows),
             history=table.history.index_select(0, rows),
             is_early=numbers[Number.NUM_FRAMES] < numbers[Number.MIN_FRAMES],
+            adapters=table.adapters_of(rows),
         )
-        return draws, self._reading(rows, _State.of(numbers), span) if span else None
+        return draws, self._reading(rows, RowState.of(numbers), span) if span else None
 
-    def _reading(self, rows: Tensor, state: _State, span: int) -> tuple[Tensor, KvPositions]:
+    def _reading(self, rows: Tensor, state: RowState, span: int) -> tuple[Tensor, KvPositions]:
         table, numbers = self._table, state.numbers
         ids = table.text_ids[rows, numbers[Number.NEXT_TEXT]]
-        texts = self._text_vectors(torch.where(state.has_text, ids, self._pad_id))
+        texts = self._text_vectors(torch.where(state.has_text, ids, self._pad_id), rows)
         position = numbers[Number.POSITION]
         place = KvPositions(
             slots=rows,
@@ -151,7 +153,7 @@ class SlotUpdater:
         hidden = self._table.hidden.index_select(0, rows)
         if states is None:
             return hidden
-        is_read = _State.of(draws.numbers).is_read
+        is_read = RowState.of(draws.numbers).is_read
         hidden = torch.where(is_read[:, None], states, hidden)
         self._table.hidden.index_copy_(0, rows, hidden)
         if self._table.head is not None:
@@ -173,7 +175,7 @@ class SlotUpdater:
 
     def end(self, rows: Tensor, draws: SamplingState, spoken: FrameCodes) -> None:
         """Store the codes of active rows and update the status of every row."""
-        table, state, numbers = self._table, _State.of(draws.numbers), draws.numbers
+        table, state, numbers = self._table, RowState.of(draws.numbers), draws.numbers
         is_finite, num_frames = spoken.is_finite > 0, numbers[Number.NUM_FRAMES]
         is_end = spoken.codes[:, 0] == self._eos
         is_kept = state.is_active & is_finite & ~is_end
@@ -214,7 +216,7 @@ class SlotUpdater:
 
 
 @dataclass(frozen=True, slots=True)
-class _State:
+class RowState:
     """State of the rows before a frame, derived from their numbers."""
 
     numbers: Tensor  # int64 [Number, B]
@@ -224,7 +226,7 @@ class _State:
     has_text: Tensor  # bool [B]
 
     @classmethod
-    def of(cls, numbers: Tensor) -> _State:
+    def of(cls, numbers: Tensor) -> RowState:
         has_sum = numbers[Number.HAS_SUM] > 0
         has_text = numbers[Number.NEXT_TEXT] < numbers[Number.NUM_TEXTS]
         is_waiting = has_sum & ~has_text & (numbers[Number.IS_COMPLETE] == 0)
@@ -253,6 +255,9 @@ class Layers(Protocol):
 
         A slot's rows begin at a multiple of `TILE`. Padding rows have position `num_positions`.
         """
+
+    def text_vectors(self, ids: Tensor, slots: Tensor) -> Tensor:
+        """Text vectors of ids [n], with the adapters of their slots [n] or [1]: [n, hidden]."""
 
     def draw_frame(self, hidden: Tensor, draws: SamplingState) -> FrameCodes:
         """Draw all codes of a frame from the talker's hidden states [B, hidden]."""

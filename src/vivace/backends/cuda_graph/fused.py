@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vivace.backends.cuda_graph import draw_kernels, launch, products
+from vivace.backends.cuda_graph import draw_kernels, launch, lora_products
 from vivace.backends.cuda_graph.compile import is_collecting
 from vivace.backends.cuda_graph.frame import (
     DrawKind,
@@ -20,6 +21,7 @@ from vivace.backends.cuda_graph.frame import (
     SlotUpdater,
 )
 from vivace.backends.cuda_graph.launch import Heads, Scratch, SlotKeys
+from vivace.backends.cuda_graph.lora_products import add_linear, normed_linear
 from vivace.backends.cuda_graph.products import Residual
 from vivace.backends.cuda_graph.slot_kernels import FusedSlotUpdater
 from vivace.backends.cuda_graph.slot_table import Number, Scale, SlotTable
@@ -27,7 +29,7 @@ from vivace.backends.frame_maker import FrameCodes, bans
 from vivace.backends.slots import NUM_SPECIAL
 from vivace.model.config import PredictorConfig, TalkerConfig
 from vivace.model.layers import Block, Linear, RMSNorm, Rope
-from vivace.model.talker import Qwen3TTS
+from vivace.model.talker import Qwen3TTS, choose_changed
 from vivace.sampling import shape_scores, talker_scores
 from vivace.speech import SamplingParams
 
@@ -59,7 +61,18 @@ class FusedLayers:
         return kind if kind.has_top_p else DrawKind(None, has_top_p=False)
 
     def slot_updater(self, pad_id: int) -> SlotUpdater:
-        return FusedSlotUpdater(self._table, pad_id, self._talker.model.text_embedding.weight)
+        texts = self._talker.model.text_embedding.weight
+        changed = self.text_vectors if self._talker.unfolded is not None else None
+        return FusedSlotUpdater(self._table, pad_id, texts, changed)
+
+    def text_vectors(self, ids: Tensor, slots: Tensor) -> Tensor:
+        vectors = self._talker.text_vectors(ids)
+        adapters, unfolded = self._table.adapters_of(slots), self._talker.unfolded
+        if adapters is None or unfolded is None:
+            return vectors
+        first, second = unfolded.projection.linear_fc1, unfolded.projection.linear_fc2
+        inner = F.silu(lora_products.linear(unfolded.embedding(ids), first, adapters))
+        return choose_changed(lora_products.linear(inner, second, adapters), vectors, adapters)
 
     def read(self, x: Tensor, place: KvPositions) -> Tensor:
         scratch = Scratch.make(len(x), self._heads, place.span, x.device)
@@ -67,7 +80,7 @@ class FusedLayers:
         def attend(qkv: Tensor, block: Block, cache: SlotKeys) -> Tensor:
             return launch.attend_slots(qkv, block, self._heads, cache, self._table, place, scratch)
 
-        return self._run_talker(x, attend)
+        return self._run_talker(x, attend, place.slots)
 
     def read_prompts(self, x: Tensor, slots: Tensor, positions: Tensor) -> Tensor:
         def attend(qkv: Tensor, block: Block, cache: SlotKeys) -> Tensor:
@@ -75,13 +88,15 @@ class FusedLayers:
                 qkv, block, self._heads, cache, self._table, slots, positions
             )
 
-        return self._run_talker(x, attend)
+        return self._run_talker(x, attend, slots)
 
-    def _run_talker(self, x: Tensor, attend: Attend) -> Tensor:
+    def _run_talker(self, x: Tensor, attend: Attend, slots: Tensor) -> Tensor:
         body, table = self._talker.model, self._table
         pairs = enumerate(zip(table.keys, table.values, strict=True))
         caches = [SlotKeys(keys, values, layer) for layer, (keys, values) in pairs]
-        return _run_blocks(_blocks(body.layers), x, body.norm, caches, attend).normalised()
+        adapters = table.adapters_of(slots)
+        stream = _run_blocks(_blocks(body.layers), x, body.norm, caches, attend, adapters)
+        return stream.normalised()
 
     def draw_frame(self, hidden: Tensor, draws: SamplingState) -> FrameCodes:
         batch, width = hidden.shape
@@ -94,7 +109,7 @@ class FusedLayers:
         noise = self._noise(draws)
         x = torch.empty(batch, 2, width, dtype=hidden.dtype, device=device)
         x[:, 0] = hidden
-        logits = products.linear(hidden, self._talker.codec_head.weight)
+        logits = lora_products.linear(hidden, self._talker.codec_head, draws.adapters)
         self._draw(logits, noise, draws, 0, x[:, 1], drawn)
         self._draw_residual(x, noise, draws, drawn)
         return drawn
@@ -104,26 +119,28 @@ class FusedLayers:
     ) -> None:
         """Draw codebooks 1 and up from the talker's hidden state and the first code's embedding."""
         for book in range(1, self._config.num_code_groups):
-            logits = self.predict(x, book)
+            logits = self.predict(x, book, draws.adapters)
             x = x.new_empty(len(x), 1, x.shape[2])
             self._draw(logits, noise, draws, book, x[:, 0], drawn)
 
-    def predict(self, x: Tensor, book: int) -> Tensor:
+    def predict(self, x: Tensor, book: int, adapters: Tensor | None = None) -> Tensor:
         """The new tokens of a frame, [B, 1 or 2, hidden], to the logits of `book`."""
         batch, num_new = x.shape[:2]
         predictor, rows = self._predictor, x.flatten(0, 1)
+        of_rows = None if adapters is None else adapters[:, None].repeat(1, num_new).flatten()
         if self._config.has_projection:
             projection = cast("Linear", predictor.small_to_mtp_projection)
-            rows = products.linear(rows, projection.weight, bias=projection.bias)
+            rows = lora_products.linear(rows, projection, of_rows)
         first = book + 1 - num_new
 
         def attend(qkv: Tensor, block: Block, cache: SlotKeys) -> Tensor:
             return launch.attend_frame(qkv, block, self._frame_heads, cache, first, num_new)
 
         body, caches = predictor.model, self._frame_cache(batch)
-        stream = _run_blocks(_blocks(body.layers), rows, body.norm, caches, attend)
+        stream = _run_blocks(_blocks(body.layers), rows, body.norm, caches, attend, of_rows)
         head = cast("Linear", predictor.lm_head[book - 1])
-        return stream.every(num_new).linear(head.weight)
+        last = stream.every(num_new)
+        return normed_linear(last, head.weight, head.lora, adapters)
 
     def _draw(
         self,
@@ -193,15 +210,15 @@ def _run_blocks(
     last_norm: RMSNorm,
     caches: Sequence[SlotKeys],
     attend: Attend,
+    adapters: Tensor | None,  # [M], of the rows
 ) -> Residual:
     norms = [*(block.input_layernorm for block in blocks[1:]), last_norm]
     stream = Residual(rows, blocks[0].input_layernorm)
     for block, cache, next_norm in zip(blocks, caches, norms, strict=True):
         attention, mlp = block.self_attn, block.mlp
-        attended = attend(stream.linear(attention.qkv_weight), block, cache)
-        stream = stream.add_linear(
-            attended, attention.o_proj.weight, block.post_attention_layernorm
-        )
-        inner = stream.linear(mlp.gate_up_weight, is_gated=True)
-        stream = stream.add_linear(inner, mlp.down_proj.weight, next_norm)
+        qkv = normed_linear(stream, attention.qkv_weight, attention.qkv_lora, adapters)
+        attended, norm = attend(qkv, block, cache), block.post_attention_layernorm
+        stream = add_linear(stream, attended, attention.o_proj, norm, adapters)
+        inner = normed_linear(stream, mlp.gate_up_weight, mlp.gate_up_lora, adapters, is_gated=True)
+        stream = add_linear(stream, inner, mlp.down_proj, next_norm, adapters)
     return stream

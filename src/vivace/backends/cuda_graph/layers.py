@@ -19,6 +19,7 @@ from vivace.backends.cuda_graph.slot_table import SlotTable
 from vivace.backends.kernel_cache import Comparison
 from vivace.errors import BackendUnavailableError
 from vivace.model.cache import KeyValueCache
+from vivace.model.lora import adapted
 from vivace.model.talker import Qwen3TTS
 from vivace.speech import SamplingParams
 
@@ -79,7 +80,13 @@ def _tried(
     trial: Callable[[], float] = lambda: 0.0,  # relative distance of more numbers
 ) -> Layers:
     """Compile in parallel, then compare, unless these kernels have passed on this machine."""
-    shape = (layers.name, repr(model.config.talker_config), model.weights, str(table.num_positions))
+    shape = (
+        layers.name,
+        repr(model.config.talker_config),
+        model.weights,
+        str(table.num_positions),
+        f"{model.num_adapters} adapters",
+    )
     comparison = Comparison(shape, model.device)
     has_passed = comparison.has_passed
     if (compile_kernels := kernel_compiler(model.device)) is not None:
@@ -118,16 +125,25 @@ def _compare(
     loop.make(padding, spans(table.num_positions)[0], layers.kind([SamplingParams()]))
     no_page = table.pages[0, 0].clone()
     table.pages[0, 0] = 0
+    adapters = _try_adapter(table, table.num_adapters)
     expected = _talker_states(PlainLayers(model, table), model, table)
     found = _talker_states(layers, model, table)
     table.pages[0, 0] = no_page
     for tensor in (table.keys, table.values):
         tensor[:, 0] = 0
     pair = expected[None, -2:]  # used as a hidden state and a code's embedding
-    predicted = _distance(layers.predict(pair, 1), _predict(model, pair))
+    predicted = _distance(layers.predict(pair, 1, adapters), _predict(model, pair, adapters))
+    _try_adapter(table, 0)
     errors = (_distance(found, expected), predicted, trial())
     if not all(error < WORST_ERROR for error in errors):
         raise BackendUnavailableError(f"their numbers are off by {max(errors):.1%}")
+
+
+def _try_adapter(table: SlotTable, number: int) -> Tensor | None:
+    """Give slot 0 an adapter. Returns its number as a tensor, None if no adapters are loaded."""
+    if table.adapters is not None:
+        table.adapters[0] = number
+    return table.adapters_of(torch.zeros(1, dtype=torch.int64, device=table.device))
 
 
 def _talker_states(layers: Layers, model: Qwen3TTS, table: SlotTable) -> Tensor:
@@ -141,12 +157,11 @@ def _talker_states(layers: Layers, model: Qwen3TTS, table: SlotTable) -> Tensor:
     return torch.cat((prompt, layers.read(x[-1:], place)))
 
 
-def _predict(model: Qwen3TTS, pair: Tensor) -> Tensor:
+def _predict(model: Qwen3TTS, pair: Tensor, adapters: Tensor | None) -> Tensor:
     """Logits of codebook 1."""
     predictor = model.talker.code_predictor
     cache = KeyValueCache(predictor.config.num_hidden_layers)
-    logits: Tensor = predictor.lm_head[0](predictor(pair, 0, cache)[:, -1])
-    return logits
+    return adapted(predictor.lm_head[0], predictor(pair, 0, cache, adapters)[:, -1], adapters)
 
 
 def _distance(found: Tensor, expected: Tensor) -> float:

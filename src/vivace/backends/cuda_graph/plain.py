@@ -40,18 +40,23 @@ class PlainLayers:
         return DrawKind.of(params)
 
     def slot_updater(self, pad_id: int) -> SlotUpdater:
-        return SlotUpdater(self._table, pad_id, self._talker.text_vectors)
+        return SlotUpdater(self._table, pad_id, self.text_vectors)
+
+    def text_vectors(self, ids: Tensor, slots: Tensor) -> Tensor:
+        return self._talker.text_vectors(ids, self._table.adapters_of(slots))
 
     def read(self, x: Tensor, place: KvPositions) -> Tensor:
         cos, sin = self._rope
         rope = (cos[place.position, None, None], sin[place.position, None, None])
-        return self._talker(x[:, None], rope, SlotAttention(self._table, place))[:, 0]
+        adapters = self._table.adapters_of(place.slots)
+        return self._talker(x[:, None], rope, SlotAttention(self._table, place), adapters)[:, 0]
 
     def read_prompts(self, x: Tensor, slots: Tensor, positions: Tensor) -> Tensor:
         """`x` holds all rows of one prompt."""
         cos, sin = self._rope
         attend = StoringAttention(self._table, slots, positions)
-        hidden: Tensor = self._talker(x[None], (cos[positions], sin[positions]), attend)[0]
+        rope, adapters = (cos[positions], sin[positions]), self._table.adapters_of(slots[:1])
+        hidden: Tensor = self._talker(x[None], rope, attend, adapters)[0]
         return hidden
 
     def draw_frame(self, hidden: Tensor, draws: SamplingState) -> FrameCodes:
@@ -66,12 +71,13 @@ class PlainLayers:
         cache = self._cache(len(hidden))
         return draw_frame(
             self._talker,
-            lambda x: self._predictor(x, cache.length, cache)[:, -1],
+            lambda x: self._predictor(x, cache.length, cache, draws.adapters)[:, -1],
             hidden[:, None],
             sampling,
             [part[:, 0] for part in sampling.quieten(noise)],
             history=draws.history,
             is_banned=torch.where(draws.is_early[:, None], self._early_ban, self._ban),
+            adapters=draws.adapters,
         )
 
     def _cache(self, batch: int) -> KeyValueCache:

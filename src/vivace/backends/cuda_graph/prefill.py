@@ -60,7 +60,6 @@ class Prefill:
         graphs: GraphPool,
         vectors: Tensor,  # of `join_tables`
     ) -> None:
-        self._talker = model.talker
         self._table, self._layers, self._graphs = table, layers, graphs
         sizes = [len(each.weight) for each in model.talker.code_tables]
         self._first = np.cumsum([0, *sizes[:-1]])  # of each codebook
@@ -83,6 +82,7 @@ class Prefill:
         """Prefill these prompts into these slots, and initialise the slots."""
         pairs = list(zip(prompts, slots, strict=True))
         self._write_speakers(pairs)
+        self._table.lay_adapters(slots)
         columns = [self._columns(*pair, start=self._recall(*pair)) for pair in pairs]
         for part in self._passes(columns, [self._table.line(slot) for slot in slots]):
             self._read(part)
@@ -186,8 +186,10 @@ class Prefill:
         inputs = packed[:num_numbers].view(-1, num_rows)
         self._table.write(packed[num_numbers:].view(-1, self._table.line_size))
         vectors = F.embedding(inputs[Field.VECTORS :].T, self._vectors).sum(1)
-        x = vectors + self._talker.text_vectors(inputs[Field.TEXT])
-        hidden = self._layers.read_prompts(x, inputs[Field.SLOT], inputs[Field.POSITION])
+        slots = inputs[Field.SLOT]
+        owners = slots if self._layers.packs_prompts else slots[:1]
+        x = vectors + self._layers.text_vectors(inputs[Field.TEXT], owners)
+        hidden = self._layers.read_prompts(x, slots, inputs[Field.POSITION])
         self._table.hidden.index_copy_(0, inputs[Field.TARGET], hidden)
 
     # -- shared prefixes ---------------------------------------------------------------------
@@ -227,7 +229,7 @@ def _shared_key(prompt: Prompt) -> Hashable:
     """Cache key: everything that determines the prefix's keys and values."""
     length = _num_shared(prompt)
     speaker = None if prompt.speaker is None else prompt.speaker.tobytes()
-    return prompt.text_ids[:length], prompt.codes[:length].tobytes(), speaker
+    return prompt.adapter, prompt.text_ids[:length], prompt.codes[:length].tobytes(), speaker
 
 
 def join_tables(talker: Talker, num_slots: int) -> Tensor:

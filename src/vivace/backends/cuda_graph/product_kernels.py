@@ -63,7 +63,7 @@ def scaled(x, scale, weight, dtype: tl.constexpr):
 
 
 @triton.jit
-def _silu(x, dtype: tl.constexpr):
+def silu(x, dtype: tl.constexpr):
     wide = x.to(tl.float32)
     return (wide / (1.0 + tl.exp(-wide))).to(dtype)
 
@@ -146,7 +146,7 @@ def linear_kernel(
         acc += tl.load(bias + n, mask=n < n_size, other=0.0).to(tl.float32)[None, :]
     y = acc.to(dtype)
     if IS_GATED:
-        y = _silu(y, dtype)
+        y = silu(y, dtype)
         y = (y.to(tl.float32) * up_acc.to(dtype).to(tl.float32)).to(dtype)
     at = m[:, None] * n_size + n[None, :]
     tl.store(out + at, y, mask=is_row[:, None] & (n < n_size)[None, :])

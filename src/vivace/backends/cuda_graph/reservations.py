@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from vivace.backends.cuda_graph.pages import PAGE, PagePool, num_pages
 from vivace.backends.cuda_graph.slot_table import GraphSlot, SlotTable
-from vivace.backends.slots import frame_limit
+from vivace.backends.slots import check_adapter, frame_limit
 from vivace.errors import BackendError, BackendFullError
 from vivace.prompt import Prompt
 from vivace.speech import SamplingParams
@@ -28,6 +28,7 @@ class Reservations:
     ) -> GraphSlot | BackendError:
         """Reserve a row and pages for the prompt. Returns an error if that is not possible."""
         try:
+            check_adapter(prompt, self._table.num_adapters)
             max_frames = frame_limit(prompt, sampling, self._table.num_positions)
         except BackendError as error:
             return error
@@ -54,6 +55,7 @@ class Reservations:
             is_complete=prompt.is_complete,
             own_row=prompt.own_row,
             num_own=prompt.num_own_ids,
+            adapter=prompt.adapter,
         )
 
     def vacate(self, row: int) -> None:

@@ -7,12 +7,20 @@ the values that they read.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from vivace.backends.cuda_graph.frame import DrawKind, KvPositions, SamplingState, SlotUpdater
+from vivace.backends.cuda_graph.frame import (
+    DrawKind,
+    KvPositions,
+    RowState,
+    SamplingState,
+    SlotUpdater,
+)
 from vivace.backends.cuda_graph.product_kernels import wait_for_last
 from vivace.backends.cuda_graph.products import options
 from vivace.backends.cuda_graph.slot_table import RING, Number, Scale, SlotTable, Status
@@ -195,9 +203,15 @@ def report_kernel(
 
 
 class FusedSlotUpdater(SlotUpdater):
-    def __init__(self, table: SlotTable, pad_id: int, texts: Tensor) -> None:  # [ids, hidden]
-        super().__init__(table, pad_id, lambda ids: texts[ids])
-        self._texts = texts
+    def __init__(
+        self,
+        table: SlotTable,
+        pad_id: int,
+        texts: Tensor,  # [ids, hidden]
+        changed: Callable[[Tensor, Tensor], Tensor] | None = None,  # if adapters change texts
+    ) -> None:
+        super().__init__(table, pad_id, changed or (lambda ids, slots: texts[ids]))
+        self._texts, self._has_changes = texts, changed is not None
         self._width = table.hidden.shape[1]
 
     def begin(
@@ -211,6 +225,7 @@ class FusedSlotUpdater(SlotUpdater):
             scales=table.scales.new_empty(len(Scale), batch),
             history=table.history.new_empty(batch, num_codes),
             is_early=table.history.new_empty(batch),
+            adapters=table.adapters_of(rows),
         )
         x = table.code_sum.new_empty(batch, width)
         place = KvPositions(rows, rows.new_empty(batch), rows.new_empty(batch), span)
@@ -225,6 +240,9 @@ class FusedSlotUpdater(SlotUpdater):
             FEW=FEW_BLOCK, CODES=power_of_two(num_codes), WIDTH=power_of_two(width),
             num_warps=4, **options(x),
         )  # fmt: skip
+        if span and self._has_changes:
+            state = RowState.of(table.numbers.index_select(1, rows))
+            x, _ = self._reading(rows, state, span)
         return draws, (x, place) if span else None
 
     def settle(self, rows: Tensor, draws: SamplingState, states: Tensor | None) -> Tensor:

@@ -151,6 +151,7 @@ class SlotTable:
         device: torch.device,
         dtype: torch.dtype,
         pool_size: int,  # pages shared by all slots
+        num_adapters: int = 0,  # that slots can choose
     ) -> None:
         assert num_positions % PAGE == 0
         self.device = device
@@ -187,6 +188,9 @@ class SlotTable:
         self.numbers = torch.zeros(len(Number), num_slots + 1, dtype=torch.int64, device=device)
         self.scales = torch.ones(len(Scale), num_slots + 1, dtype=torch.float32, device=device)
         self.numbers[Number.STATUS, self.padding] = Status.STOP
+        self.num_adapters = num_adapters
+        # The adapter of each slot; None: graphs have no operations for adapters.
+        self.adapters = rows_of(dtype=torch.int64) if num_adapters else None
 
     @property
     def num_bytes(self) -> dict[str, int]:
@@ -233,6 +237,17 @@ class SlotTable:
         self.scales.index_copy_(1, rows, scales.contiguous().view(torch.float64).T.float())
         self.history.index_fill_(0, rows, False)
         self.places.index_fill_(0, rows, -1)
+
+    def adapters_of(self, slots: Tensor) -> Tensor | None:
+        """The adapter of each of these slots: int64 [slots]. None if no adapters are loaded."""
+        return None if self.adapters is None else self.adapters.index_select(0, slots)
+
+    def lay_adapters(self, fresh: Sequence[GraphSlot]) -> None:
+        """Store the adapters of slots, before their prompts are read."""
+        if self.adapters is not None:
+            rows = self.upload([slot.row for slot in fresh], torch.int64)
+            numbers = self.upload([slot.adapter for slot in fresh], torch.int64)
+            self.adapters.index_copy_(0, rows, numbers)
 
     def set_head(self, head: Head) -> None:
         """Record the attention of this head in all later frames."""

@@ -311,8 +311,9 @@ class EngineProcess:
         model = entry.model
         engine = None if model is None else model.engine
         return {
-            "card": None if entry.card is None else dataclasses.asdict(entry.card),
+            "cards": [dataclasses.asdict(card) for card in entry.cards],
             "folder": None if model is None else str(model.tts.checkpoint.folder),
+            "adapters": {one: str(path) for one, path in entry.spec.adapter_paths.items()},
             "is_loaded": model is not None,
             "is_broken": entry.is_broken,
             "is_hung": entry.is_hung,

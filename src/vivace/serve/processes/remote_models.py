@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from vivace.audio.files import AudioSource, read_audio
 from vivace.errors import ClosedError, EngineError, TTSError
 from vivace.remote.checkpoint import RemoteCheckpoint, open_lexicon
 from vivace.remote.client import EngineLink, RemoteEngine
@@ -28,43 +27,11 @@ from vivace.serve.processes.shared_counts import WorkerCounts
 from vivace.serve.recovery import Recovery
 from vivace.serve.served_model import ModelEntry, ServedModel
 from vivace.serve.settings import ServeSettings
-from vivace.serve.voices import Voices
-from vivace.speech import language_name
 from vivace.tts import TTS
-from vivace.voices.voice import Voice
 
 log = logging.getLogger(__name__)
 
 RECONNECT_S = 0.05
-
-
-class RemoteTTS(TTS):
-    """Speaks and clones with a model in the engine's process."""
-
-    loaded: RemoteCheckpoint
-
-    def clone(
-        self,
-        audio: AudioSource,
-        transcript: str | None = None,
-        *,
-        name: str = "cloned",
-        language: str | None = None,
-        licence: str | None = None,
-        consent: str | None = None,
-        append_silence: bool = True,
-    ) -> Voice:
-        self.loaded.writer.require("base", "clone a voice")
-        recording = read_audio(audio, sandbox=self.loaded.sandbox)
-        options = {
-            "name": name,
-            "transcript": transcript,
-            "language": None if language is None else language_name(language),
-            "licence": licence,
-            "consent": consent,
-            "append_silence": append_silence,
-        }
-        return self.loaded.enroll(recording, options)
 
 
 class LinkHolder:
@@ -196,7 +163,7 @@ class RemoteModels(Models):
         self._engines = {
             name: RemoteEngine(name, counts.board(index)) for index, name in enumerate(self.names)
         }
-        self._opened: dict[str, tuple[str, RemoteTTS]] = {}  # folder and TTS by model
+        self._opened: dict[str, tuple[object, TTS]] = {}  # source and TTS by model
         self._state: dict[str, Any] | None = None  # the last that was received
         self._is_changed = asyncio.Event()
         self._is_applied = asyncio.Condition()
@@ -284,29 +251,29 @@ class RemoteModels(Models):
         """Read configs and tokenizers that are not read yet."""
         for name, one in state["models"].items():
             folder = one["folder"]
-            if folder is None or self._opened.get(name, ("",))[0] == folder:
+            source = folder, list(one["adapters"].items())  # in the order of their numbers
+            if folder is None or self._opened.get(name, ("",))[0] == source:
                 continue
-            opened = await asyncio.to_thread(self._open, name, Path(folder))
-            self._opened[name] = folder, opened
+            opened = await asyncio.to_thread(self._open, name, Path(folder), one["adapters"])
+            self._opened[name] = source, opened
 
-    def _open(self, name: str, folder: Path) -> RemoteTTS:
+    def _open(self, name: str, folder: Path, adapters: dict[str, str]) -> TTS:
         lexicon, adapter = open_lexicon(self._settings.lexicon), self._entries[name].spec.adapter
-        return RemoteTTS(RemoteCheckpoint(folder, self._engines[name], adapter), lexicon)
+        return TTS(RemoteCheckpoint(folder, self._engines[name], adapter, adapters), lexicon)
 
     def _apply(self, state: dict[str, Any]) -> None:
         quarantine = self.recovery.quarantine
         quarantine.strikes = {digest: list(times) for digest, times in state["strikes"].items()}
         self.created = state["created"]
         for name, one in state["models"].items():
-            entry, card = self._entries[name], one["card"]
+            entry, cards = self._entries[name], one["cards"]
             self._engines[name].update(**one["engine"])
             entry.is_broken, entry.is_hung, entry.is_full = (
                 one[key] for key in ("is_broken", "is_hung", "is_full")
             )
-            entry.is_broken |= card is None and entry.card is not None  # being loaded
-            if card is not None:
-                lists = {key: tuple(card[key]) for key in ("speakers", "languages")}
-                entry.card = Card(**{**card, **lists})
+            entry.is_broken |= not cards and entry.card is not None  # being loaded
+            if cards:
+                entry.cards = tuple(map(_read_card, cards))
             entry.model = self._served(name, entry.card) if one["is_loaded"] else None
 
     def _served(self, name: str, card: Card | None) -> ServedModel | None:
@@ -316,7 +283,7 @@ class RemoteModels(Models):
         current = self._entries[name].model
         if current is not None and current.tts is found[1] and current.card == card:
             return current
-        return ServedModel(name, found[1], Voices(card, self._library), card)
+        return ServedModel.of(name, found[1], card, self._library)
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -339,6 +306,11 @@ class RemoteModels(Models):
         finally:
             if is_unloaded:
                 self.holder.note("use", model=model.name, number=-1)
+
+
+def _read_card(values: dict[str, Any]) -> Card:
+    lists = {key: tuple(values[key]) for key in ("speakers", "languages")}
+    return Card(**{**values, **lists})
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, work: Callable[..., None], *values: Any) -> None:

@@ -1,0 +1,110 @@
+"""Adapters that are chosen per request: views of a loaded checkpoint that share its engine."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+from vivace.backends import AUTO_BACKEND, BACKENDS
+from vivace.checkpoint_files import has_whole_tensors
+from vivace.device import picks_cpu
+from vivace.engine.client import EngineClient
+from vivace.engine.completeness import OfferUtterance
+from vivace.engine.loaded import Attention, LoadedCheckpoint, Parts
+from vivace.engine.timings import OpenPass
+from vivace.errors import AdapterError, RequestError
+from vivace.hub import local_folder, weight_bytes
+from vivace.model.config import IntWeights, Weights
+from vivace.script.prompts import PromptAdapter
+
+if TYPE_CHECKING:
+    from vivace.adapter import Adapter
+    from vivace.adapter_set import AdapterSet
+
+INTEGERS = get_args(IntWeights)  # weights that adapters must be merged into
+AdapterPaths = Mapping[str, str | Path]  # files of `vivace finetune` by name
+
+
+def read_adapters(
+    merged: str | Path | None, mixed: AdapterPaths | None, weights: Weights
+) -> Adapter | AdapterSet | None:
+    """The adapter to merge into the weights, or the adapters to choose per request."""
+    if merged is not None and mixed:
+        raise RequestError(
+            "adapter is merged into the weights and adapters are chosen per request: give one of "
+            "the two"
+        )
+    if merged is not None:
+        from vivace.adapter import Adapter  # imports PyTorch
+
+        return Adapter.load(merged)
+    if not mixed:
+        return None
+    if weights in INTEGERS:
+        raise AdapterError(
+            f"adapters cannot be mixed with weights {weights}; use weights full, or merge one "
+            "adapter with adapter="
+        )
+    from vivace.adapter_set import AdapterSet  # imports PyTorch
+
+    return AdapterSet.load(mixed)
+
+
+def mixable_adapters(
+    paths: Sequence[Path], source: str | None, device: str, backend: str, weights: Weights
+) -> tuple[Path, ...]:
+    """The files of adapters that a server should load beside one model; the others are merged.
+
+    With backend `auto`, adapters are merged on a CPU: merged models run on the backend `cpu`,
+    which is faster than a backend that mixes.
+    """
+    if backend == AUTO_BACKEND:
+        folder = local_folder(source)
+        is_mixing = not picks_cpu(device, None if folder is None else weight_bytes(folder))
+    else:
+        is_mixing = any(one.mixes_adapters for one in BACKENDS if one.name == backend)
+    if not is_mixing or weights in INTEGERS:
+        return ()
+    return tuple(path for path in paths if not has_whole_tensors(path))
+
+
+class AdaptedCheckpoint(LoadedCheckpoint):
+    """A loaded checkpoint with one of its adapters. The weights belong to the base."""
+
+    def __init__(self, base: LoadedCheckpoint, number: int, adapter: Adapter) -> None:
+        config = adapter.extend(base.checkpoint.config)
+        checkpoint = dataclasses.replace(base.checkpoint, config=config)
+        vectors = {name: vector.numpy() for name, vector in adapter.vectors.items()}
+        tokenizer = base.writer.tokenizer
+        super().__init__(checkpoint, tokenizer, None, PromptAdapter(number, vectors))
+        self._base = base
+        self.own_speakers = tuple(adapter.info.speakers)
+
+    @property
+    def open_parts(self) -> Parts | None:
+        return self._base.open_parts
+
+    @property
+    def client(self) -> EngineClient:
+        return self._base.client
+
+    @property
+    def attention(self) -> Attention:
+        return self._base.attention
+
+    def _attention_calls(self) -> tuple[OpenPass, OfferUtterance]:
+        return self._base._attention_calls()
+
+    def close(self) -> None:
+        """The base frees the weights."""
+
+
+def view_adapters(
+    base: LoadedCheckpoint, adapters: Adapter | AdapterSet | None
+) -> dict[str, AdaptedCheckpoint]:
+    """A view for each adapter of a set; none for an adapter that is merged."""
+    sets = {} if adapters is None else getattr(adapters, "adapters", {})
+    numbered = enumerate(sets.items(), start=1)
+    return {name: AdaptedCheckpoint(base, number, adapter) for number, (name, adapter) in numbered}

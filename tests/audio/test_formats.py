@@ -18,6 +18,8 @@ def test_format_of_maps_extensions() -> None:
     for name in ("a", "wav", ".wav", "a.wav.gz", ""):
         with pytest.raises(AudioError, match=r"unknown file extension; use one of: \.wav, \.flac"):
             format_of(name)
+    with pytest.raises(AudioError, match=r"'\.': unknown file extension"):
+        format_of(".")
 
 
 def test_content_types_are_standard() -> None:

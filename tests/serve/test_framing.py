@@ -101,6 +101,26 @@ def test_request_with_one_length_keeps_its_connection(server: Running, length: b
     assert b"HTTP/1.1 200" in answer
 
 
+# -- targets that are whole URLs -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        (b"http://127.0.0.1/health", b"200"),
+        (b"HTTPS://127.0.0.1:8000/v1/audio/voices?limit=1", b"200"),
+        (b"http://127.0.0.1?a=1/2", b"200"),  # the page
+        (b"http://127.0.0.1/nothing", b"404"),
+        (b"http://other.example/health", b"403"),  # the host of the URL is checked
+        (b"http:///health", b"400"),
+        (b"http://", b"400"),
+    ],
+)
+def test_target_may_be_a_url(server: Running, target: bytes, status: bytes) -> None:
+    head = b"GET " + target + b" HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+    assert talk(server.port, head).startswith(b"HTTP/1.1 " + status)
+
+
 # -- content codings -----------------------------------------------------------------------------
 
 

@@ -122,6 +122,7 @@ def test_describe_and_repr_omit_api_keys() -> None:
         ({"api_key_env": "MINE"}, {}, "the variable MINE holds no API key"),
         ({"tls_cert": "a.pem"}, {}, "both a certificate and its key"),
         ({"root_path": "tts/"}, {}, "begins with /"),
+        ({"voices": __file__}, {}, "voices cannot be .*: it is a file"),
         ({"models": ["=x"]}, {}, "NAME=SOURCE"),
         ({"max_queue": -1}, {}, "max_queue cannot be -1: .*greater than or equal to 0"),
         ({}, {"VIVACE_MAX_STREAMS": "1e3"}, "VIVACE_MAX_STREAMS: .*'1e3': .*valid integer"),

@@ -93,9 +93,8 @@ def format_of(path: str | os.PathLike[str], formats: Mapping[str, AudioFormat] =
     names = {extension: known.name for known in formats.values() for extension in known.extensions}
     suffix = Path(path).suffix.lower()
     if suffix not in names:
-        raise AudioError(
-            f"{Path(path).name!r}: unknown file extension; use one of: {', '.join(names)}"
-        )
+        name = Path(path).name or os.fspath(path)  # "." and "/" have no name
+        raise AudioError(f"{name!r}: unknown file extension; use one of: {', '.join(names)}")
     return names[suffix]
 
 

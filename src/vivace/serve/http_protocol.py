@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections import Counter
 from typing import Any
 
@@ -24,20 +25,36 @@ from vivace.serve.settings import ServeSettings
 
 HEALTH_CONNECTIONS = 64  # beyond each limit on connections; served on /health only
 STALL_TIMEOUT_S = 4.0  # between two parts of a request
+URL = re.compile(rb"https?://([^/?]*)/?(.*)", re.IGNORECASE)
 MAX_UNPARSED = 1_024  # bytes of a header line that are buffered before h11 checks their length
 
 
 class StrictConnection(h11.Connection):
-    """Rejects a request with two lengths, which a reverse proxy may read differently.
+    """Rejects a request with two lengths, and reads a target that is a whole URL.
 
-    RFC 9112, section 6.1, requires that the connection is closed after such a request.
+    A reverse proxy may read two lengths differently. RFC 9112, section 6.1, requires that the
+    connection is closed after such a request.
     """
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
         event = super().next_event()
-        if isinstance(event, h11.Request) and _has_two_lengths(event):
+        if not isinstance(event, h11.Request):
+            return event
+        if _has_two_lengths(event):
             raise h11.RemoteProtocolError("transfer-encoding beside content-length or HTTP/1.0")
-        return event
+        url = URL.fullmatch(event.target)
+        return event if url is None else _split_url(event, *url.groups())
+
+
+def _split_url(request: h11.Request, host: bytes, path: bytes) -> h11.Request:
+    """The request with the URL's path as target and its host as header (RFC 9112, 3.2.2)."""
+    headers = [(b"host", host), *(item for item in request.headers if item[0] != b"host")]
+    return h11.Request(
+        method=request.method,
+        target=b"/" + path,
+        headers=headers,
+        http_version=request.http_version,
+    )
 
 
 def _has_two_lengths(request: h11.Request) -> bool:

@@ -71,7 +71,10 @@ def _parse_model(value: Any) -> Any:
 
 
 def _parse_store(value: Any) -> Any:
-    return Path(value) if isinstance(value, str) and "://" not in value else value
+    store = Path(value) if isinstance(value, str) and "://" not in value else value
+    if isinstance(store, Path) and store.is_file():
+        raise ValueError("it is a file; a folder is needed")
+    return store
 
 
 def _field(default: Any, help_text: str, **bounds: Any) -> Any:

@@ -65,6 +65,7 @@ run_stage() {
       tests tests/gpu/test_pages_on_cuda.py tests/gpu/test_compiled_kernels.py tests/gpu/test_start_on_cuda.py \
         > "$logs/tests-6" 2>&1 &
       tests tests/gpu/test_codec_on_cuda.py tests/benchmarks/test_gpu_commands.py > "$logs/tests-7" 2>&1 &
+      tests tests/gpu/test_adapters_on_cuda.py > "$logs/tests-8" 2>&1 &
       wait
       cat "$logs"/tests-? > "$out/gpu-tests.log"
       grep -h "^FAILED\|^ERROR" "$logs"/tests-?

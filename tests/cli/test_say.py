@@ -226,7 +226,7 @@ def test_say_with_voice_of_other_width_fails(
     [
         ([""], "text is empty or blank"),
         (["x" * 1_000_001], "1,000,001 characters and the limit is 1,000,000"),
-        (["\udcff"], "half of a surrogate pair"),
+        (["\udcff"], "TEXT, line 1: not UTF-8"),
         (["Hello.", "--language=klingon"], "no language named 'klingon'; try one of: auto, "),
         (["Hello.", "--temperature=-1"], r"temperature must be 0 \(greedy\) or from"),
         (["Hello.", "--temperature=nan"], r"temperature must be 0 \(greedy\) or from"),

@@ -149,15 +149,15 @@ def start_here(order: dict[str, Any]) -> dict[str, Any]:
     end_phase("interpreter")
     import vivace.tts
     from vivace.checkpoint import Checkpoint
-    from vivace.engine import loaded
+    from vivace.engine import loading
 
     end_phase("import_vivace")
     for owner, name in (
         (Checkpoint, "load_tokenizer"),
         (Checkpoint, "load_model"),
         (Checkpoint, "load_codec"),
-        (loaded, "import_backends"),
-        (vivace.tts, "pick_device"),
+        (loading, "import_backends"),
+        (loading, "pick_device"),
         (vivace.tts, "build_backend"),
     ):
         _time_calls(owner, name, parts)

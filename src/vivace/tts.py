@@ -17,16 +17,15 @@ from vivace.audio.files import AudioSource, read_audio
 from vivace.backends import Capacity, CheckpointFiles, build_backend
 from vivace.backends.base import Backend, CodecPrecision
 from vivace.checkpoint import find_folder
-from vivace.device import early_context, pick_device, pick_dtype
 from vivace.dialogue.stream import DialogueStream
 from vivace.dialogue.talk import Dialogue
-from vivace.engine import loaded as loading
-from vivace.engine.adapted import AdapterPaths, read_adapters, view_adapters
+from vivace.engine.adapted import AdapterPaths, read_adapters
 from vivace.engine.adapted import mixable_adapters as mixable_adapters
 from vivace.engine.async_stream import AsyncStream
 from vivace.engine.dialogues import DialogueLines, speak_dialogue, stream_dialogue
 from vivace.engine.engine import Engine
 from vivace.engine.loaded import LoadedCheckpoint
+from vivace.engine.loading import LoadSettings, load_checkpoint, open_checkpoint
 from vivace.engine.scheduler import EngineLimits, Profile
 from vivace.engine.stream import Stream
 from vivace.engine.synthesizer import Synthesizer
@@ -141,26 +140,26 @@ class TTS:
         limits = EngineLimits(max_streams, max_queue, profile=profile)
         capacity = Capacity(max_streams, max_frames, codec_precision)
         check_weights(weights)
-        change = read_adapters(adapter, adapters, weights)
-        can_skip = loading.may_skip_torch(device, backend, dtype, weights, change)
-        if not can_skip:
-            pick_dtype(dtype, pick_device(device))  # reject impossible values before a download
-        found = find_folder(name_or_folder, revision=revision, cache_dir=cache_dir, offline=offline)
-        checkpoint = loading.open_checkpoint(found, words, change)
+        settings = LoadSettings(
+            device=device,
+            dtype=dtype,
+            weights=weights,
+            backend=backend,
+            threads=threads,
+            limits=limits,
+            split_camel_case=split_camel_case,
+            adapters=read_adapters(adapter, adapters, weights),
+        )
+        settings.check_device()  # before a download
 
         def build(model: Qwen3TTS | CheckpointFiles, codec: Codec | None) -> Backend:
             return build_backend(backend, model, codec, capacity)
 
-        rest = (threads, limits, split_camel_case)
-        light = (checkpoint, build, device, weights, *rest)
-        loaded = loading.load_without_torch(*light) if can_skip else None
-        if loaded is None:
-            wanted = (device, checkpoint.num_bytes if backend == "auto" else None)
-            with early_context(*wanted):
-                made = (checkpoint, build, pick_device(*wanted), dtype, weights)
-                loaded = loading.load_checkpoint(*made, *rest, change)
-            loaded.adapted = view_adapters(loaded, change)
-        log.info("loaded %r", tts := cls(loaded, words, marking=marking))
+        found = find_folder(name_or_folder, revision=revision, cache_dir=cache_dir, offline=offline)
+        checkpoint = open_checkpoint(found, words, settings.adapters)
+        loaded = load_checkpoint(checkpoint, settings, build)
+        tts = cls(loaded, words, marking=marking)
+        log.info("loaded %r", tts)
         return tts
 
     # -- what was loaded -----------------------------------------------------------------------

@@ -1,34 +1,18 @@
-"""Loads a checkpoint, and keeps its model, codec and engine until they are closed."""
+"""A loaded checkpoint: keeps model, codec and engine until they are closed, and opens streams."""
 
 from __future__ import annotations
 
-import dataclasses
-import logging
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
-from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vivace.audio.file_mark import FileMark, VoiceKind
 from vivace.audio.files import Recording
 from vivace.audio.sandbox import Sandbox
-from vivace.backends import CheckpointFiles, import_backends
-from vivace.backends.base import Backend
 from vivace.checkpoint import Checkpoint
-from vivace.checkpoint_files import trim_heap
 from vivace.device import (
-    AUTO,
-    SMALL_MODEL_BYTES,
-    can_fork,
-    default_threads,
-    may_have_gpu,
-    paused_collector,
-    pick_dtype,
-    pick_threads,
-    short_switch_interval,
     use_threads,
 )
 from vivace.engine.chunks import chunk_sizes
@@ -36,10 +20,9 @@ from vivace.engine.client import EngineClient
 from vivace.engine.completeness import HeadFinder, IdMarker, OfferUtterance
 from vivace.engine.engine import Engine
 from vivace.engine.opening import StreamSettings
-from vivace.engine.scheduler import EngineLimits
 from vivace.engine.stream import Stream, Wake
 from vivace.engine.timings import LocalPass, OpenPass
-from vivace.errors import BackendUnavailableError, ClosedError
+from vivace.errors import ClosedError
 from vivace.hub import model_id
 from vivace.mark.marking import Marking
 from vivace.model.config import Weights
@@ -47,23 +30,14 @@ from vivace.options import RAMP, ChunkFrames
 from vivace.script.prompts import PromptAdapter, PromptWriter
 from vivace.script.request import Request
 from vivace.speech import NUM_DRAWN_SEEDS, SamplingParams
-from vivace.text.lexicon import Lexicon
 from vivace.text.tokenizer import TextTokenizer
 from vivace.timing.timer import Timer
 from vivace.voices.voice import Voice
 
 if TYPE_CHECKING:
-    import torch
-
-    from vivace.adapter import Adapter
-    from vivace.adapter_set import AdapterSet
     from vivace.engine.adapted import AdaptedCheckpoint
     from vivace.model.codec import Codec
     from vivace.model.talker import Qwen3TTS
-
-log = logging.getLogger(__name__)
-
-FP8_BACKEND = "megakernel"  # the only backend that reads fp8 weights in their own format
 
 
 class Parts:
@@ -119,18 +93,6 @@ class Parts:
             where, dtype, weights = str(model.device), str(model.dtype), model.weights
         kind = f" with weights in {weights}" if weights != "full" else ""
         return f"{where} in {dtype.removeprefix('torch.')}{kind}"
-
-
-# Pairs of device and backend that may run a model on the CPU.
-ON_CPU = (("auto", "auto"), ("cpu", "auto"), ("cpu", "cpu"))
-
-
-def may_skip_torch(
-    device: str, backend: str, dtype: object, weights: Weights, adapter: object
-) -> bool:
-    """Whether these arguments of `TTS.load` allow `load_without_torch`."""
-    is_plain = dtype in ("auto", "float32") and weights != "fp8" and adapter is None
-    return (device, backend) in ON_CPU and is_plain
 
 
 class Attention(NamedTuple):
@@ -262,114 +224,3 @@ class LoadedCheckpoint:
         if changes.get("seed", defaults.seed) is None:
             changes["seed"] = secrets.randbelow(NUM_DRAWN_SEEDS)
         return defaults.replace(**changes)
-
-
-def open_checkpoint(
-    folder: Path, lexicon: Lexicon | None, adapter: Adapter | AdapterSet | None
-) -> Checkpoint:
-    """Raises LexiconError for entries of a language that the checkpoint does not know."""
-    checkpoint = Checkpoint.open(folder)
-    if adapter is not None:
-        adapter.check_base(checkpoint.digest(), folder.name)
-        checkpoint = dataclasses.replace(checkpoint, config=adapter.extend(checkpoint.config))
-    if lexicon is not None:
-        lexicon.check_languages(checkpoint.config.talker_config.codec_language_id)
-    return checkpoint
-
-
-def load_checkpoint(
-    checkpoint: Checkpoint,
-    build: Callable[[Qwen3TTS, Codec], Backend],
-    device: torch.device,
-    dtype: str | torch.dtype,
-    weights: Weights,
-    threads: int | None,  # None: the number that suits the model
-    limits: EngineLimits,
-    split_camel_case: bool,
-    # Of this checkpoint, whose configuration it has extended.
-    adapter: Adapter | AdapterSet | None = None,
-) -> LoadedCheckpoint:
-    """Load the weights and start the engine. `TTS.load` documents the arguments."""
-    threads = pick_threads(threads, device.type, checkpoint.num_bytes)
-    change = () if adapter is None else (adapter.apply,)
-    jobs = (
-        partial(import_backends, device),
-        partial(checkpoint.load_model, device, pick_dtype(dtype, device), weights, *change),
-        partial(checkpoint.load_codec, device),
-        partial(checkpoint.load_tokenizer, split_camel_case=split_camel_case),
-    )
-    with use_threads(threads), paused_collector():
-        _, model, codec, tokenizer = _run_all(jobs, in_threads=device.type == "cuda")
-        rebuild = partial(build, model, codec)
-        first = rebuild()
-    checkpoint.release_pages()
-    if weights == "fp8" and first.name != FP8_BACKEND:
-        log.warning("backend %s reads fp8 weights no faster; %s does", first.name, FP8_BACKEND)
-    can_be_forked = can_fork(device.type, threads)
-    engine = Engine(first, limits, threads=threads, can_fork=can_be_forked, rebuild=rebuild)
-    return LoadedCheckpoint(checkpoint, tokenizer, Parts.of(model, codec, engine))
-
-
-def load_without_torch(
-    checkpoint: Checkpoint,
-    build: Callable[[CheckpointFiles, None], Backend],
-    device: str,
-    weights: Weights,
-    threads: int | None,
-    limits: EngineLimits,
-    split_camel_case: bool,
-) -> LoadedCheckpoint | None:
-    """Load a small or quantized checkpoint on the CPU without PyTorch, or None if that is
-    impossible.
-
-    A checkpoint in full precision must name its attention head. Model and codec of PyTorch compute
-    the same audio. They are loaded when something else needs them.
-    """
-    stored = _stored_weights(checkpoint, weights)
-    is_small = checkpoint.num_bytes < SMALL_MODEL_BYTES
-    is_plain = is_small and checkpoint.config.timing_config is not None
-    if stored is None or (stored == "full" and not is_plain):
-        return None
-    if device == AUTO and not is_small and may_have_gpu():
-        return None
-    num_threads = pick_threads(threads, "cpu", checkpoint.num_bytes) or default_threads()
-    files = CheckpointFiles(
-        checkpoint.folder, checkpoint.config, checkpoint.codec_config, num_threads
-    )
-    rebuild = partial(build, files, None)
-    try:
-        first = rebuild()
-    except BackendUnavailableError as error:
-        log.info("PyTorch loads %s: %s", checkpoint.folder, error)
-        return None
-    tokenizer = checkpoint.load_tokenizer(split_camel_case=split_camel_case)
-    trim_heap()
-
-    def load() -> tuple[Qwen3TTS, Codec]:
-        import torch
-
-        cpu = torch.device("cpu")
-        with use_threads(num_threads):
-            loaded = checkpoint.load_model(cpu, torch.float32), checkpoint.load_codec(cpu)
-        checkpoint.release_pages()
-        return loaded
-
-    can_be_forked = can_fork("cpu", num_threads)
-    engine = Engine(first, limits, threads=num_threads, can_fork=can_be_forked, rebuild=rebuild)
-    return LoadedCheckpoint(checkpoint, tokenizer, Parts(load, engine, stored))
-
-
-def _stored_weights(checkpoint: Checkpoint, asked: Weights) -> Weights | None:
-    """The format of the checkpoint's weights, or None if it is not the one asked for."""
-    stored = checkpoint.config.quantization_config
-    found: Weights = "full" if stored is None else stored.weights
-    return found if asked in ("full", found) else None
-
-
-def _run_all(jobs: Sequence[Callable[[], Any]], *, in_threads: bool) -> list[Any]:
-    """The results of all jobs. Raises the error of the first job that failed."""
-    if not in_threads:  # a CPU has one reader of weights, and a process that may be forked
-        return [job() for job in jobs]
-    pool = ThreadPoolExecutor(len(jobs), thread_name_prefix="vivace-load")
-    with short_switch_interval(), pool:
-        return [future.result() for future in [pool.submit(job) for job in jobs]]

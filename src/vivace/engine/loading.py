@@ -1,0 +1,194 @@
+"""Loads a checkpoint and starts its engine, with PyTorch or without it."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vivace.backends import AUTO_BACKEND, CheckpointFiles, import_backends
+from vivace.backends.base import Backend
+from vivace.checkpoint import Checkpoint
+from vivace.checkpoint_files import trim_heap
+from vivace.device import (
+    AUTO,
+    SMALL_MODEL_BYTES,
+    can_fork,
+    default_threads,
+    early_context,
+    may_have_gpu,
+    paused_collector,
+    pick_device,
+    pick_dtype,
+    pick_threads,
+    short_switch_interval,
+    use_threads,
+)
+from vivace.engine.adapted import view_adapters
+from vivace.engine.engine import Engine
+from vivace.engine.loaded import LoadedCheckpoint, Parts
+from vivace.engine.scheduler import EngineLimits
+from vivace.errors import BackendUnavailableError
+from vivace.model.config import Weights
+from vivace.text.lexicon import Lexicon
+
+if TYPE_CHECKING:
+    import torch
+
+    from vivace.adapter import Adapter
+    from vivace.adapter_set import AdapterSet
+    from vivace.model.codec import Codec
+    from vivace.model.talker import Qwen3TTS
+
+log = logging.getLogger(__name__)
+
+FP8_BACKEND = "megakernel"  # the only backend that reads fp8 weights in their own format
+# Pairs of device and backend that may run a model on the CPU.
+ON_CPU = ((AUTO, AUTO_BACKEND), ("cpu", AUTO_BACKEND), ("cpu", "cpu"))
+
+# Builds a backend from a PyTorch model and its codec, or from files and None.
+BuildBackend = Callable[["Qwen3TTS | CheckpointFiles", "Codec | None"], Backend]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSettings:
+    """Arguments of `TTS.load`, which documents them."""
+
+    device: str
+    dtype: str | torch.dtype
+    weights: Weights
+    backend: str
+    threads: int | None  # None: the number that suits the model
+    limits: EngineLimits
+    split_camel_case: bool
+    adapters: Adapter | AdapterSet | None  # merged into the weights, or chosen per request
+
+    @property
+    def may_skip_torch(self) -> bool:
+        """Whether a checkpoint may be loaded without PyTorch, if its format allows it."""
+        is_plain = self.dtype in (AUTO, "float32") and self.weights != "fp8"
+        return (self.device, self.backend) in ON_CPU and is_plain and self.adapters is None
+
+    def check_device(self) -> None:
+        """Raise for a device or a dtype that is impossible here. Imports PyTorch if needed."""
+        if not self.may_skip_torch:
+            pick_dtype(self.dtype, pick_device(self.device))
+
+
+def open_checkpoint(
+    folder: Path, lexicon: Lexicon | None, adapters: Adapter | AdapterSet | None
+) -> Checkpoint:
+    """Raises LexiconError for entries of a language that the checkpoint does not know."""
+    checkpoint = Checkpoint.open(folder)
+    if adapters is not None:
+        adapters.check_base(checkpoint.digest(), folder.name)
+        checkpoint = dataclasses.replace(checkpoint, config=adapters.extend(checkpoint.config))
+    if lexicon is not None:
+        lexicon.check_languages(checkpoint.config.talker_config.codec_language_id)
+    return checkpoint
+
+
+def load_checkpoint(
+    checkpoint: Checkpoint, settings: LoadSettings, build: BuildBackend
+) -> LoadedCheckpoint:
+    """Load the weights and start the engine, without PyTorch if that is possible.
+
+    The adapters of `settings` have extended the configuration of the checkpoint.
+    """
+    if settings.may_skip_torch:
+        loaded = load_without_torch(checkpoint, settings, build)
+        if loaded is not None:
+            return loaded
+    # Only `auto` prefers the CPU for a small model.
+    num_bytes = checkpoint.num_bytes if settings.backend == AUTO_BACKEND else None
+    with early_context(settings.device, num_bytes):
+        device = pick_device(settings.device, num_bytes)
+        loaded = load_with_torch(checkpoint, settings, build, device)
+    loaded.adapted = view_adapters(loaded, settings.adapters)
+    return loaded
+
+
+def load_with_torch(
+    checkpoint: Checkpoint, settings: LoadSettings, build: BuildBackend, device: torch.device
+) -> LoadedCheckpoint:
+    threads = pick_threads(settings.threads, device.type, checkpoint.num_bytes)
+    dtype = pick_dtype(settings.dtype, device)
+    change = () if settings.adapters is None else (settings.adapters.apply,)
+    jobs = (
+        partial(import_backends, device),
+        partial(checkpoint.load_model, device, dtype, settings.weights, *change),
+        partial(checkpoint.load_codec, device),
+        partial(checkpoint.load_tokenizer, split_camel_case=settings.split_camel_case),
+    )
+    with use_threads(threads), paused_collector():
+        _, model, codec, tokenizer = _run_all(jobs, in_threads=device.type == "cuda")
+        rebuild = partial(build, model, codec)
+        first = rebuild()
+    checkpoint.release_pages()
+    if settings.weights == "fp8" and first.name != FP8_BACKEND:
+        log.warning("backend %s reads fp8 weights no faster; %s does", first.name, FP8_BACKEND)
+    is_forkable = can_fork(device.type, threads)
+    engine = Engine(first, settings.limits, threads=threads, can_fork=is_forkable, rebuild=rebuild)
+    return LoadedCheckpoint(checkpoint, tokenizer, Parts.of(model, codec, engine))
+
+
+def load_without_torch(
+    checkpoint: Checkpoint, settings: LoadSettings, build: BuildBackend
+) -> LoadedCheckpoint | None:
+    """Load a small or quantized checkpoint on the CPU without PyTorch, or None if that is
+    impossible.
+
+    A checkpoint in full precision must name its attention head. Model and codec of PyTorch compute
+    the same audio. They are loaded when something else needs them.
+    """
+    stored = _stored_weights(checkpoint, settings.weights)
+    is_small = checkpoint.num_bytes < SMALL_MODEL_BYTES
+    is_plain = is_small and checkpoint.config.timing_config is not None
+    if stored is None or (stored == "full" and not is_plain):
+        return None
+    if settings.device == AUTO and not is_small and may_have_gpu():
+        return None
+    threads = pick_threads(settings.threads, "cpu", checkpoint.num_bytes) or default_threads()
+    files = CheckpointFiles(checkpoint.folder, checkpoint.config, checkpoint.codec_config, threads)
+    rebuild = partial(build, files, None)
+    try:
+        first = rebuild()
+    except BackendUnavailableError as error:
+        log.info("PyTorch loads %s: %s", checkpoint.folder, error)
+        return None
+    tokenizer = checkpoint.load_tokenizer(split_camel_case=settings.split_camel_case)
+    trim_heap()
+    is_forkable = can_fork("cpu", threads)
+    engine = Engine(first, settings.limits, threads=threads, can_fork=is_forkable, rebuild=rebuild)
+    load_model = partial(_load_on_cpu, checkpoint, threads)
+    return LoadedCheckpoint(checkpoint, tokenizer, Parts(load_model, engine, stored))
+
+
+def _load_on_cpu(checkpoint: Checkpoint, threads: int) -> tuple[Qwen3TTS, Codec]:
+    import torch
+
+    cpu = torch.device("cpu")
+    with use_threads(threads):
+        loaded = checkpoint.load_model(cpu, torch.float32), checkpoint.load_codec(cpu)
+    checkpoint.release_pages()
+    return loaded
+
+
+def _stored_weights(checkpoint: Checkpoint, asked: Weights) -> Weights | None:
+    """The format of the checkpoint's weights, or None if it is not the one asked for."""
+    stored = checkpoint.config.quantization_config
+    found: Weights = "full" if stored is None else stored.weights
+    return found if asked in ("full", found) else None
+
+
+def _run_all(jobs: Sequence[Callable[[], Any]], *, in_threads: bool) -> list[Any]:
+    """The results of all jobs. Raises the error of the first job that failed."""
+    if not in_threads:  # a CPU has one reader of weights, and a process that may be forked
+        return [job() for job in jobs]
+    pool = ThreadPoolExecutor(len(jobs), thread_name_prefix="vivace-load")
+    with short_switch_interval(), pool:
+        return [future.result() for future in [pool.submit(job) for job in jobs]]

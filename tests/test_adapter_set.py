@@ -44,7 +44,7 @@ def tts(tiny: LoadTiny, paths: dict[str, Path]) -> Iterator[TTS]:
 
 @pytest.fixture(scope="module")
 def voice(tiny: LoadTiny) -> Voice:
-    """Any cloned voice, for the base without an adapter."""
+    """A cloned voice with an arbitrary speaker vector. It uses no adapter."""
     width = tiny("base").checkpoint.config.talker_config.hidden_size
     return Voice(name="clone", speaker=np.linspace(-1, 1, width, dtype=np.float32))
 

@@ -20,7 +20,7 @@ from vivace.checkpoint import find_folder
 from vivace.dialogue.stream import DialogueStream
 from vivace.dialogue.talk import Dialogue
 from vivace.engine.adapted import AdapterPaths, read_adapters
-from vivace.engine.adapted import mixable_adapters as mixable_adapters
+from vivace.engine.adapted import mixable_adapters as mixable_adapters  # for vivace.serve
 from vivace.engine.async_stream import AsyncStream
 from vivace.engine.dialogues import DialogueLines, speak_dialogue, stream_dialogue
 from vivace.engine.engine import Engine

@@ -105,6 +105,9 @@ def view_adapters(
     base: LoadedCheckpoint, adapters: Adapter | AdapterSet | None
 ) -> dict[str, AdaptedCheckpoint]:
     """A view for each adapter of a set; none for an adapter that is merged."""
-    sets = {} if adapters is None else getattr(adapters, "adapters", {})
-    numbered = enumerate(sets.items(), start=1)
+    from vivace.adapter_set import AdapterSet  # imports PyTorch
+
+    if not isinstance(adapters, AdapterSet):
+        return {}
+    numbered = enumerate(adapters.adapters.items(), start=1)
     return {name: AdaptedCheckpoint(base, number, adapter) for number, (name, adapter) in numbered}

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.support import shared_weights as shared
 from tests.support import warm
-from tests.support.patience import extend_client_timeouts
+from tests.support.network import extend_client_timeouts
 from tests.support.processes import find_children, kill_children, restore_interrupts
 from tests.support.project import ROOT, load_script
 from tests.support.tiny import TINY_NAMES, Tiny

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli_harness import LIMIT_S, environment
-from tests.support.patience import free_port
+from tests.support.network import free_port
 
 CHILD = """
 import importlib, json, os, pkgutil, signal, socket, sys, threading, time, urllib.request

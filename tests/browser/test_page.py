@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import soundfile
 
-from tests.support.page_driver import PATIENT, PHONE, Driver, tab
+from tests.support.page_driver import LONG_TIMEOUTS, PHONE, Driver, tab
 from tests.support.try_page import NUM_FRAMES, SAMPLES_PER_FRAME, Site, serve
 
 pytestmark = pytest.mark.ci  # Chromium
@@ -240,7 +240,7 @@ def test_page_becomes_isolated_for_threads(
     (tmp_path / "index.html").write_text('<!doctype html><iframe src="try/"></iframe>')
     loads: list[str] = []
     with serve(tmp_path) as site, tab(launched) as page:
-        page.tab.add_init_script(PATIENT)  # the page waits 3 s for its service worker
+        page.tab.add_init_script(LONG_TIMEOUTS)  # the page waits 3 s for its service worker
         page.tab.add_init_script(
             f"Object.defineProperty(navigator, 'hardwareConcurrency', {{ value: {num_cores} }})"
         )

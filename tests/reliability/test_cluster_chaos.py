@@ -27,7 +27,7 @@ import pytest
 from tests.reliability.test_drain_load import NUM_BYTES, Servers, forked
 from tests.support.figures import percentile, record
 from tests.support.load_client import ask
-from tests.support.patience import free_port
+from tests.support.network import free_port
 from tests.support.websocket_client import wait_until
 
 CONFIG = Path(__file__).parents[2] / "deploy" / "proxy" / "haproxy.cfg"

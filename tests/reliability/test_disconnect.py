@@ -149,10 +149,10 @@ ASKING = [
 ]
 
 
-def is_engine_empty(server: Running, patience_s: float = LIMIT_S) -> bool:
+def is_engine_empty(server: Running, timeout_s: float = LIMIT_S) -> bool:
     """Whether the engine has no utterances left, although no turn ends."""
     (model,) = server.context.models.loaded()
-    engine, deadline = model.tts.engine, time.monotonic() + patience_s
+    engine, deadline = model.tts.engine, time.monotonic() + timeout_s
     while server.context.streams.num_active or engine.num_running or engine.num_waiting:
         if time.monotonic() > deadline:
             return False
@@ -250,7 +250,7 @@ def test_control_server_that_ignores_disconnects_is_detected(
         go = DIALECTS[dialect](server, "asked")
         wait_until(lambda: server.context.streams.num_active == 1)
         go(True)
-        assert not is_engine_empty(server, patience_s=0.5)
+        assert not is_engine_empty(server, timeout_s=0.5)
     end_all(server, backend)
 
 
@@ -261,7 +261,7 @@ def test_control_engine_that_keeps_slots_is_detected(
     with monkeypatch.context() as patch:
         patch.setattr(EngineWorker, "_release", lambda worker, utterance: None)
         run_exchanges(server, [Exchange("http", "first", True)])
-        assert find_leaks(server, backend, before, patience_s=0.5).keys() >= {"slots"}
+        assert find_leaks(server, backend, before, timeout_s=0.5).keys() >= {"slots"}
     backend.active_slots.clear()
 
 

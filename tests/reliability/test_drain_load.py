@@ -29,7 +29,7 @@ from websockets.sync.client import connect
 
 from tests.support.figures import record
 from tests.support.leaving_clients import TALKS
-from tests.support.patience import free_port, is_free
+from tests.support.network import free_port, is_free
 from tests.support.project import ROOT
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running

@@ -48,7 +48,7 @@ from tests.reliability.test_drain_load import (
     receive_http,
 )
 from tests.support.figures import record
-from tests.support.patience import is_free
+from tests.support.network import is_free
 from tests.support.resource_counts import Census, find_leaks
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running

@@ -121,7 +121,7 @@ def test_control_leaky_server_is_detected(tmp_path: Path, monkeypatch: pytest.Mo
         before = Census.of(server, backend)
         monkeypatch.setattr(Streams, "open", leak.wrap(Streams.open))
         run_conversations(server, 4, seed=2)
-        leaks = find_leaks(server, backend, before, patience_s=0.5)
+        leaks = find_leaks(server, backend, before, timeout_s=0.5)
         leak.close(server.loop)
     assert leaks.keys() >= {"tasks", "threads", "files"}
 

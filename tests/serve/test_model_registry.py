@@ -15,7 +15,7 @@ import httpx
 import pytest
 from websockets.sync.client import connect
 
-from tests.support.patience import free_port
+from tests.support.network import free_port
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
 from tests.support.websocket_client import wait_until

@@ -26,7 +26,7 @@ from vivace.speech import SamplingParams
 
 PATH = "/v1/audio/speech"
 FAILS, REFUSED, LONG, ENDLESS = 11, 12, 13, 14  # seeds
-PATIENCE_S = 60.0  # on a busy machine
+TIMEOUT_S = 60.0  # on a busy machine
 
 
 @contextmanager
@@ -42,7 +42,7 @@ def scripted(
     told = ServeSettings(port=0, voices=tmp_path, max_queue=backend.max_queue, **settings)
     with (
         running(told, backend.load) as server,
-        httpx.Client(base_url=server.url, timeout=PATIENCE_S, verify=False) as client,
+        httpx.Client(base_url=server.url, timeout=TIMEOUT_S, verify=False) as client,
     ):
         yield server, client
 
@@ -76,7 +76,7 @@ def body(seed: int | None = None, **fields: Any) -> dict[str, Any]:
 def wait_for(condition: Callable[[], bool], what: str) -> float:
     began = time.perf_counter()
     while not condition():
-        assert time.perf_counter() - began < PATIENCE_S, what
+        assert time.perf_counter() - began < TIMEOUT_S, what
         time.sleep(0.002)
     return time.perf_counter() - began
 
@@ -85,7 +85,7 @@ def post_raw(server: Running, fields: dict[str, Any], version: str = "1.1") -> s
     """Send a request over a raw socket with a small receive buffer."""
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-    connection.settimeout(PATIENCE_S)
+    connection.settimeout(TIMEOUT_S)
     connection.connect(("127.0.0.1", server.port))
     content = json.dumps(fields).encode()
     head = (
@@ -262,7 +262,7 @@ def test_run_while_connected_cancels_work_on_disconnect() -> None:
         running = asyncio.ensure_future(run_while_connected(receive, work()))
         await asyncio.sleep(0.01)
         left.set()
-        await asyncio.wait_for(running, PATIENCE_S)
+        await asyncio.wait_for(running, TIMEOUT_S)
         assert events == ["closed"]
 
     asyncio.run(check())
@@ -273,7 +273,7 @@ def test_run_while_connected_raises_errors_and_passes_cancellation() -> None:
         ended = []
 
         async def receive() -> dict[str, str]:
-            await asyncio.sleep(PATIENCE_S)
+            await asyncio.sleep(TIMEOUT_S)
             return {"type": "http.disconnect"}
 
         async def fail() -> None:
@@ -281,7 +281,7 @@ def test_run_while_connected_raises_errors_and_passes_cancellation() -> None:
 
         async def work() -> None:
             try:
-                await asyncio.sleep(PATIENCE_S)
+                await asyncio.sleep(TIMEOUT_S)
             finally:
                 ended.append(True)
 

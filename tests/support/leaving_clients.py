@@ -23,7 +23,7 @@ from websockets.sync.client import ClientConnection, connect
 from tests.support.serving import Running
 from vivace.serve.response import RESET
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 ENDLESS = 14  # a seed, where a dialect has one
 POINTS = ("connected", "begun", "configured", "asked", "waited", "first", "midway", "ended")
 MIDWAY = 100_000  # bytes
@@ -78,7 +78,7 @@ def enter_http(server: Running, point: str, fields: Words) -> Leave:
     head = b"POST /v1/audio/speech HTTP/1.1\r\nhost: x.localhost\r\nconnection: close\r\n"
     head += b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(content)
     told = {"connected": b"", "begun": head[:40], "configured": head + content[:-5]}
-    connection = socket.create_connection(("127.0.0.1", server.port), PATIENCE_S)
+    connection = socket.create_connection(("127.0.0.1", server.port), TIMEOUT_S)
     try:
         connection.sendall(told.get(point, head + content))
         if point == "waited":
@@ -158,12 +158,12 @@ TALKS = {
 
 def enter_socket(server: Running, point: str, talk: Talk) -> Leave:
     if point == "connected":
-        connection = socket.create_connection(("127.0.0.1", server.port), PATIENCE_S)
+        connection = socket.create_connection(("127.0.0.1", server.port), TIMEOUT_S)
         connection.sendall(f"GET {talk.path} HTTP/1.1\r\nhost: x.localhost\r\nupgr".encode())
         return partial(leave, connection)
     opened = connect(
         f"ws://127.0.0.1:{server.port}{talk.path}",
-        open_timeout=PATIENCE_S,
+        open_timeout=TIMEOUT_S,
         close_timeout=0.0,
         max_size=None,
         proxy=None,
@@ -190,7 +190,7 @@ def leave_socket(opened: ClientConnection, is_reset: bool) -> None:
 def read_messages(opened: ClientConnection, point: str, last: str) -> None:
     num_bytes = 0
     while True:
-        message = opened.recv(PATIENCE_S)
+        message = opened.recv(TIMEOUT_S)
         num_bytes += len(message)
         text = message if isinstance(message, str) else ""
         if point == "first" or (point == "midway" and num_bytes >= MIDWAY):
@@ -218,7 +218,7 @@ def enter_wyoming(server: Running, point: str) -> Leave:
     }
     assert server.server.wyoming_url is not None
     port = int(server.server.wyoming_url.rpartition(":")[2])
-    connection = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
+    connection = socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
     try:
         connection.sendall(sent.get(point, b"".join(lines)))
         if point in ("first", "midway"):

@@ -61,11 +61,12 @@ TAP = """(() => {
 })();"""
 
 
-# Timeouts of the page grow with `patience`, so that a busy machine does not reach them.
-PATIENT = """(() => {
-  window.patience = 50;
+# Timeouts of the page are multiplied by `timeoutScale`, so that a busy machine does not reach them.
+LONG_TIMEOUTS = """(() => {
+  window.timeoutScale = 50;
   const wait = window.setTimeout;
-  window.setTimeout = (work, ms = 0, ...rest) => wait(work, ms < 500 ? ms : ms * patience, ...rest);
+  window.setTimeout = (work, ms = 0, ...rest) =>
+    wait(work, ms < 500 ? ms : ms * timeoutScale, ...rest);
 })();"""
 
 

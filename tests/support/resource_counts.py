@@ -52,10 +52,10 @@ async def _count_tasks() -> int:
 
 
 def find_leaks(
-    server: Running, backend: ScriptedSpeech, before: Census, patience_s: float = LIMIT_S
+    server: Running, backend: ScriptedSpeech, before: Census, timeout_s: float = LIMIT_S
 ) -> dict[str, int]:
     """Resources that are still held although the server had time to release them."""
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + timeout_s
     while leaks := Census.of(server, backend).surplus(before):
         if time.monotonic() > deadline:
             break

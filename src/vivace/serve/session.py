@@ -65,8 +65,8 @@ class Session(ABC, Generic[M]):
                 receiving = receiving or asyncio.ensure_future(self.receive())
                 waited: set[asyncio.Future[Any]] = {receiving, self._ended}
                 waited |= set() if draining.done() else {draining}
-                patience_s = self._patience_s(draining.done())
-                await asyncio.wait(waited, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+                timeout_s = self._receive_timeout_s(draining.done())
+                await asyncio.wait(waited, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
                 if receiving.done():
                     message, receiving = receiving.result(), None
                     if message is None:
@@ -75,12 +75,13 @@ class Session(ABC, Generic[M]):
                     await self.take(message)
                 elif draining.done() and not self._tasks:
                     await self.end_drained()
-                elif self._patience_s(False) <= 0:
+                elif self._receive_timeout_s(False) <= 0:
                     await self.end_idle(Failure(408, f"no message for {self.idle_s:g} s", "idle"))
         finally:
             await cancel_all([draining, *self._tasks, *([receiving] if receiving else [])])
 
-    def _patience_s(self, is_draining: bool) -> float:
+    def _receive_timeout_s(self, is_draining: bool) -> float:
+        """How long to wait for a message. 0 or less: the client was idle for too long."""
         if is_draining:
             return DRAIN_POLL_S
         if self.is_busy():

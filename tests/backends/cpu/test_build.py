@@ -17,7 +17,7 @@ from vivace.backends.cpu import build
 from vivace.disk import user_cache
 from vivace.errors import BackendUnavailableError
 
-PATIENCE_S = 300.0  # a busy machine compiles slowly
+BUILD_TIMEOUT_S = 300.0  # a busy machine compiles slowly
 SOURCE = '#include "api.h"\nVIVACE_API const char* vivace_source_hash()'
 GOOD = SOURCE + " { return VIVACE_SOURCE_HASH; }\n"
 
@@ -35,7 +35,7 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "library.cpp").write_text(GOOD, "utf-8")
     monkeypatch.setattr(build, "SOURCES", folder)
     monkeypatch.setattr(build, "PREBUILT", folder / "vivace_cpu.so")
-    monkeypatch.setattr(build, "TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(build, "TIMEOUT_S", BUILD_TIMEOUT_S)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("CXX", raising=False)
     return folder
@@ -91,7 +91,7 @@ def test_damaged_cached_library_is_compiled_again(load: Load, content: bytes) ->
 def test_prebuilt_library_is_used_without_a_compiler(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build.build_library("c++", build.PREBUILT, PATIENCE_S)
+    build.build_library("c++", build.PREBUILT, BUILD_TIMEOUT_S)
     monkeypatch.setenv("PATH", "")
     load()
     assert not cached()
@@ -124,7 +124,7 @@ def test_cached_library_of_other_sources_is_ignored_without_a_compiler(
 
 
 def test_prebuilt_library_of_other_sources_is_ignored(load: Load, sources: Path) -> None:
-    build.build_library("c++", build.PREBUILT, PATIENCE_S)
+    build.build_library("c++", build.PREBUILT, BUILD_TIMEOUT_S)
     (sources / "more.cpp").write_text('#include "api.h"\nVIVACE_API int more() { return 7; }\n')
     assert load().more() == 7
 
@@ -232,12 +232,12 @@ def test_two_processes_compile_at_once(load: Load, sources: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from vivace.backends.cpu import build\n"
         "build.SOURCES = Path(sys.argv[1]); build.PREBUILT = build.SOURCES / 'none'\n"
-        f"build.TIMEOUT_S = {PATIENCE_S}\n"
+        f"build.TIMEOUT_S = {BUILD_TIMEOUT_S}\n"
         "build.load_library()\n"
     )
     command = [sys.executable, "-c", script, str(sources)]
     processes = [subprocess.Popen(command, env=os.environ.copy()) for _ in range(2)]
-    assert [process.wait(PATIENCE_S) for process in processes] == [0, 0]
+    assert [process.wait(BUILD_TIMEOUT_S) for process in processes] == [0, 0]
     [path] = cached()
     assert not list(path.parent.glob(".vivace-*"))
     load()
@@ -254,5 +254,5 @@ def test_library_of_the_package_compiles_without_warnings(
     flags = () if is_optimized else ("-O0",)
     monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-Werror", *flags))
     monkeypatch.setattr(build, "FAST_FLAGS", flags or build.FAST_FLAGS)
-    build.build_library("c++", tmp_path / "library.so", PATIENCE_S)
+    build.build_library("c++", tmp_path / "library.so", BUILD_TIMEOUT_S)
     build._open(tmp_path / "library.so")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.page_driver import PATIENT, Driver
+from tests.support.page_driver import LONG_TIMEOUTS, Driver
 from tests.support.serving import Running, running
 from vivace.serve.settings import ServeSettings
 
@@ -61,7 +61,7 @@ def test_embedded_voice_is_played(server: Running, page: Driver) -> None:
 
 def test_live_speech_follows_typing_and_stops(server: Running, page: Driver) -> None:
     wire = Wire().watch(page)
-    page.tab.add_init_script(PATIENT)
+    page.tab.add_init_script(LONG_TIMEOUTS)
     page.open(f"{server.url}/#live=1&seed=3")
     assert page.tab.get_by_role("switch", name="Live").is_checked()
     text = page.tab.locator("#text")
@@ -80,7 +80,7 @@ def test_live_speech_follows_typing_and_stops(server: Running, page: Driver) -> 
     page.wait(lambda: num_running(server) == 0, "the slot is not free")
     assert wire.types()[-1] == "input.cancel"
     heard = page.num_loud
-    page.tab.evaluate("window.patience = 1")  # the next pause ends the utterance
+    page.tab.evaluate("window.timeoutScale = 1")  # the next pause ends the utterance
     text.focus()
     page.tab.keyboard.insert_text("Hello again. ")
     page.wait(lambda: page.num_loud > heard, "nothing after a stop")

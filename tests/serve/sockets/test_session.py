@@ -517,15 +517,15 @@ def shorten_idle_limit_when_busy(monkeypatch: pytest.MonkeyPatch) -> Counter[ses
     The limit is long before that, so a slow client is not disconnected before it asks for speech.
     """
     checks: Counter[session.SocketSession] = Counter()
-    patience_s = session.SocketSession._patience_s
+    receive_timeout_s = session.SocketSession._receive_timeout_s
 
-    def counting_patience_s(each: session.SocketSession, is_draining: bool) -> float:
+    def counted_timeout_s(each: session.SocketSession, is_draining: bool) -> float:
         if each.is_busy():
             each.idle_s = 0.01
             checks[each] += 1
-        return patience_s(each, is_draining)
+        return receive_timeout_s(each, is_draining)
 
-    monkeypatch.setattr(session.SocketSession, "_patience_s", counting_patience_s)
+    monkeypatch.setattr(session.SocketSession, "_receive_timeout_s", counted_timeout_s)
     return checks
 
 

@@ -1,4 +1,4 @@
-"""Limits of clients and choices of ports that suit a busy machine."""
+"""Timeouts of clients and free ports for tests on a busy machine."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ run_stage() {
       tests tests/gpu/test_megakernel_on_cuda.py -k "not 0.6B and not 1.7B" > "$logs/tests-2" 2>&1 &
       tests tests/gpu/test_fused_kernels.py tests/gpu/test_slot_kernels.py tests/gpu/test_hopper_kernels.py \
         > "$logs/tests-3" 2>&1 &
-      tests tests/gpu/test_graphs_on_cuda.py tests/gpu/test_places_on_cuda.py tests/backends > "$logs/tests-4" 2>&1 &
+      tests tests/gpu/test_graphs_on_cuda.py tests/gpu/test_places_on_cuda.py tests/backends/test_cuda.py > "$logs/tests-4" 2>&1 &
       tests tests/gpu/test_engine_on_cuda.py tests/gpu/test_official_on_cuda.py > "$logs/tests-5" 2>&1 &
       tests tests/gpu/test_pages_on_cuda.py tests/gpu/test_compiled_kernels.py tests/gpu/test_start_on_cuda.py \
         > "$logs/tests-6" 2>&1 &

@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import random
 import socket
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 CLIENT_TIMEOUT_S = 120.0  # in place of 5 s (httpx) and 10 s (websockets)
@@ -13,19 +15,21 @@ EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def extend_client_timeouts() -> None:
-    """Raise the default timeouts of httpx and of the handshakes of websockets."""
-    import httpx
-    from websockets.asyncio.client import connect as connect_async
-    from websockets.sync.client import connect
+    """Raise the default timeouts of httpx and of the handshakes of websockets, if installed.
 
-    default = inspect.signature(httpx.Client).parameters["timeout"].default
-    for name in ("connect", "read", "write", "pool"):
-        setattr(default, name, CLIENT_TIMEOUT_S)
-    for function in (connect, connect_async.__init__):
-        defaults = function.__kwdefaults__
-        assert defaults is not None
-        assert "open_timeout" in defaults
-        defaults["open_timeout"] = CLIENT_TIMEOUT_S
+    A machine that runs only the tests of the GPU may have neither.
+    """
+    if find_spec("httpx"):
+        httpx = import_module("httpx")
+        default = inspect.signature(httpx.Client).parameters["timeout"].default
+        for name in ("connect", "read", "write", "pool"):
+            setattr(default, name, CLIENT_TIMEOUT_S)
+    if find_spec("websockets"):
+        connect = import_module("websockets.sync.client").connect
+        connect_async = import_module("websockets.asyncio.client").connect
+        for function in (connect, connect_async.__init__):
+            assert "open_timeout" in function.__kwdefaults__
+            function.__kwdefaults__["open_timeout"] = CLIENT_TIMEOUT_S
 
 
 def free_port() -> int:

@@ -127,7 +127,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     pages = backend._pool.num_free
     run = Run(arguments.frames)
     began = time.perf_counter()
-    endure(backend, run, arguments.batch, began + arguments.seconds)
+    run_rounds(backend, run, arguments.batch, began + arguments.seconds)
     seconds = time.perf_counter() - began
     again = speak_opening(backend)
     tenth = max(1, len(run.steps) // 10)
@@ -172,7 +172,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def endure(backend: CudaGraphBackend, run: Run, batch: int, deadline: float) -> None:
+def run_rounds(backend: CudaGraphBackend, run: Run, batch: int, deadline: float) -> None:
     """Step a full batch until the goal or the deadline, then release all slots."""
     live: dict[int, int] = {}  # the numbers of requests, by slot
     made: dict[int, list[Codes]] = {}

@@ -26,7 +26,7 @@ file.file.flush()
 print("ready", flush=True)
 time.sleep(600)
 """
-DIE_AT = """
+EXIT_AT = """
 import os, sys
 from pathlib import Path
 from vivace.disk import write_whole
@@ -147,15 +147,15 @@ def test_name_of_a_killed_process_is_free(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["new", "replace"])
 def test_sweep_removes_only_files_of_ended_processes(tmp_path: Path, how: str) -> None:
-    (tmp_path / ".vivace-notes.tmp").write_bytes(b"a stranger's")
+    (tmp_path / ".vivace-notes.tmp").write_bytes(b"another program's")
     (tmp_path / ".vivace-0123456789abcdef.tmp").symlink_to(tmp_path / ".vivace-notes.tmp")
-    with Holder(tmp_path / "alive", how) as alive:
-        Holder(tmp_path / "dead", how).kill()
+    with Holder(tmp_path / "running", how) as running:
+        Holder(tmp_path / "ended", how).kill()
         assert len(hidden(tmp_path)) == 4
         sweep(tmp_path)
         assert len(hidden(tmp_path)) == 3
-        alive.process.poll()
-        assert alive.process.returncode is None
+        running.process.poll()
+        assert running.process.returncode is None
     sweep(tmp_path)
     assert sorted(path.name for path in hidden(tmp_path)) == [
         ".vivace-0123456789abcdef.tmp",
@@ -172,7 +172,7 @@ def test_kill_before_commit_leaves_no_file(tmp_path: Path, call: str) -> None:
     path = tmp_path / "a"
     if call == "replace":
         path.write_bytes(b"old")
-    done = subprocess.run([sys.executable, "-c", DIE_AT, str(path), call], check=False)
+    done = subprocess.run([sys.executable, "-c", EXIT_AT, str(path), call], check=False)
     assert done.returncode == 9
     assert path.exists() == (call == "replace")
     write_whole(path, b"new", replace=call == "replace")

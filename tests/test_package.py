@@ -17,7 +17,7 @@ SOURCE = Path(vivace.__file__).parent
 MODULES = sorted(SOURCE.rglob("*.py"))
 
 # A file imports from lower layers and from its own package only.
-FLOORS = {
+LAYERS = {
     "errors": 0, "speech": 0, "live_text": 0, "disk": 0, "checkpoint_files": 0, "_version": 0,
     "model": 1, "audio": 1, "text": 1, "sampling": 1, "device": 1, "hub": 1,
     "checkpoint": 2, "voices": 2, "verify": 2, "adapter": 2, "mark": 2,
@@ -30,7 +30,7 @@ FLOORS = {
     "cli": 8,
     "__main__": 9,
 }  # fmt: skip
-NEIGHBOURS = {
+WITHIN_LOWEST_LAYER = {
     ("speech", "errors"),
     ("live_text", "errors"),
     ("checkpoint_files", "errors"),
@@ -43,7 +43,7 @@ NARROW = {  # packages that may import less than all lower layers
     "integrations": {"tts", "options", "speech", "live_text", "errors", "audio", "_version"},
     "books": {"tts", "options", "speech", "errors", "audio", "text", "disk", "mark", "_version"},
 }
-HOMES = {  # third-party packages and the only packages that may import them
+IMPORTERS = {  # third-party packages and the only packages that may import them
     "huggingface_hub": {"hub"},
     "safetensors": {"checkpoint", "voices", "adapter", "finetune"},
     "tokenizers": {"text"},
@@ -73,7 +73,7 @@ HOMES = {  # third-party packages and the only packages that may import them
     "c2pa": {"mark"},
     "perth": {"mark"},
 }
-GROUND_FLOOR_STRANGERS = {"torch", "numpy"}
+NOT_IN_LOWEST_LAYER = {"torch", "numpy"}
 BANNED_PACKAGES = {"transformers", "torchaudio", "librosa", "einops", "accelerate"}
 PICKLES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
 
@@ -94,7 +94,7 @@ def imports(tree: ast.AST) -> Iterator[str]:
             yield from (f"vivace.{alias.name}" for alias in node.names) if is_root else [module]
 
 
-def room(module: str) -> str:
+def top_level(module: str) -> str:
     return module.split(".")[1] if "." in module else ""
 
 
@@ -104,9 +104,9 @@ def find_breaches(name: str, source: str) -> list[str]:
     for imported in imports(ast.parse(source)):
         package = imported.split(".")[0]
         is_breach = (
-            not may_import(room(name), room(imported))
+            not may_import(top_level(name), top_level(imported))
             if package == "vivace"
-            else not may_know(room(name), package)
+            else not may_use_package(top_level(name), package)
         )
         if is_breach:
             breaches.append(f"{name} imports {imported}")
@@ -114,17 +114,17 @@ def find_breaches(name: str, source: str) -> list[str]:
 
 
 def may_import(importer: str, imported: str) -> bool:
-    if importer == imported or (importer, imported) in NEIGHBOURS:
+    if importer == imported or (importer, imported) in WITHIN_LOWEST_LAYER:
         return True
     if importer in NARROW and imported not in NARROW[importer]:
         return False
-    return imported in FLOORS and FLOORS[imported] < FLOORS[importer]
+    return imported in LAYERS and LAYERS[imported] < LAYERS[importer]
 
 
-def may_know(importer: str, package: str) -> bool:
-    if package in HOMES and importer not in HOMES[package]:
+def may_use_package(importer: str, package: str) -> bool:
+    if package in IMPORTERS and importer not in IMPORTERS[package]:
         return False
-    return not (package in GROUND_FLOOR_STRANGERS and FLOORS[importer] == 0)
+    return not (package in NOT_IN_LOWEST_LAYER and LAYERS[importer] == 0)
 
 
 def find_dangers(source: str) -> list[str]:
@@ -165,8 +165,8 @@ def test_source_walk_finds_modules() -> None:
 
 
 def test_every_module_has_a_layer() -> None:
-    rooms = {room(module_name(path)) for path in MODULES} - {""}
-    assert rooms <= FLOORS.keys()
+    parts = {top_level(module_name(path)) for path in MODULES} - {""}
+    assert parts <= LAYERS.keys()
 
 
 # vivace/__init__.py exports names of every layer lazily.

@@ -156,8 +156,8 @@ def _retain_context(index: int) -> Callable[[], object] | None:
 
 
 def may_have_gpu() -> bool:
-    """Whether `auto` may pick a GPU; only PyTorch knows. False: the system has no device files of
-    one (NVIDIA, Jetson, AMD, or a GPU of Windows in a Linux machine)."""
+    """False if the system has no device files of a GPU (NVIDIA, Jetson, AMD, or a GPU of Windows in
+    a Linux machine). Otherwise PyTorch decides whether `auto` picks one."""
     if sys.platform != "linux":
         return True
     return any(found for pattern in GPU_FILES for found in Path("/dev").glob(pattern))

@@ -26,7 +26,7 @@ if sys.platform != "win32":
 HIDDEN = re.compile(r"\.vivace-[0-9a-f]{16}\.tmp")
 FRESH_S = 60.0  # on systems without locks, a newer hidden file is in use
 CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-LOOK = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+OPEN_HIDDEN = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 class NameInUseError(FileExistsError):
@@ -105,7 +105,7 @@ def sweep(folder: Path) -> None:
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if HIDDEN.fullmatch(entry.name):
-                _remove_if_dead(Path(entry.path))
+                _remove_if_abandoned(Path(entry.path))
 
 
 def why_not_regular(path: Path) -> str | None:
@@ -132,7 +132,7 @@ def _claim(path: Path, *, replace: bool) -> tuple[Path, int]:
         try:
             descriptor = os.open(hidden, CREATE, 0o666)
         except FileExistsError:
-            if _remove_if_dead(hidden):
+            if _remove_if_abandoned(hidden):
                 continue
             if not replace:
                 message = f"another process is writing it, by way of {hidden.name}"
@@ -144,10 +144,10 @@ def _claim(path: Path, *, replace: bool) -> tuple[Path, int]:
         os.close(descriptor)  # another process removed it before it was locked
 
 
-def _remove_if_dead(hidden: Path) -> bool:
+def _remove_if_abandoned(hidden: Path) -> bool:
     """Remove a hidden file of an ended process. Returns whether the name is free."""
     try:
-        descriptor = os.open(hidden, LOOK)
+        descriptor = os.open(hidden, OPEN_HIDDEN)
     except OSError as error:
         return isinstance(error, FileNotFoundError)
     try:

@@ -46,7 +46,7 @@ ACTIONS = {
     "chdir": "os.chdir('folder')",
     "utime": "os.utime('victim', (1, 1))",
     "signal the parent": "os.kill(os.getppid(), 0)",
-    "signal a stranger": "os.kill(1, 0)",
+    "signal another process": "os.kill(1, 0)",
     "fork": "os.fork() or os._exit(0)",
     "spawn": "subprocess.run(['/bin/true'])",
     "exec": "os.execv('/bin/true', ['true'])",
@@ -66,7 +66,7 @@ BY_LANDLOCK = {  # actions that Landlock denies without seccomp
     "rmdir", "list", "exec", "spawn",
 }  # fmt: skip
 if landlock_version() >= 6:
-    BY_LANDLOCK |= {"signal the parent", "signal a stranger"}
+    BY_LANDLOCK |= {"signal the parent", "signal another process"}
 CHILD = """
 import ctypes, os, resource, socket, subprocess, sys, threading
 sys.path[:] = sys.argv[3:]
@@ -146,7 +146,7 @@ def test_limits_alone_deny_file_descriptors(action: str, tmp_path: Path) -> None
 
 # The excluded actions need root.
 @pytest.mark.parametrize(
-    "action", sorted(ACTIONS.keys() - {"signal a stranger", "trace", "unshare", "mount"})
+    "action", sorted(ACTIONS.keys() - {"signal another process", "trace", "unshare", "mount"})
 )
 def test_unconfined_process_can_do_each_action(action: str, tmp_path: Path) -> None:
     assert attempt(action, "nothing", tmp_path) == ("" if action == "exec" else "done")

@@ -276,7 +276,7 @@ def fused_module(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     return module
 
 
-class Faithful(PlainLayers):
+class Exact(PlainLayers):
     name = "fused"
 
     def predict(self, x: Tensor, book: int, adapters: Tensor | None = None) -> Tensor:
@@ -285,12 +285,12 @@ class Faithful(PlainLayers):
         return logits
 
 
-class Distorted(Faithful):
+class Distorted(Exact):
     def predict(self, x: Tensor, book: int, adapters: Tensor | None = None) -> Tensor:
         return 1.3 * super().predict(x, book, adapters)
 
 
-class Deaf(Faithful):
+class NonFinite(Exact):
     def read_prompts(self, x: Tensor, slots: Tensor, positions: Tensor) -> Tensor:
         return super().read_prompts(x, slots, positions) * torch.nan
 
@@ -298,7 +298,7 @@ class Deaf(Faithful):
 def test_correct_kernels_are_used_and_leave_no_state(
     part: Tiny, fused_module: types.ModuleType
 ) -> None:
-    fused_module.FusedLayers = Faithful  # type: ignore[attr-defined]
+    fused_module.FusedLayers = Exact  # type: ignore[attr-defined]
     backend = graph_backend(part)
     assert backend.layers == "fused"
     assert not backend._table.keys[:, :-1].any()  # the last page is the padding's
@@ -306,12 +306,12 @@ def test_correct_kernels_are_used_and_leave_no_state(
     assert bool((backend._table.pages == backend._pool.size).all())
 
 
-@pytest.mark.parametrize("broken", [Distorted, Deaf])
+@pytest.mark.parametrize("broken", [Distorted, NonFinite])
 def test_wrong_kernels_fall_back_to_plain_layers(
     part: Tiny,
     fused_module: types.ModuleType,
     caplog: pytest.LogCaptureFixture,
-    broken: type[Faithful],
+    broken: type[Exact],
 ) -> None:
     fused_module.FusedLayers = broken  # type: ignore[attr-defined]
     with caplog.at_level(logging.WARNING):

@@ -65,8 +65,8 @@ def test_error_lists_reason_of_each_player_program(tmp_path: Path) -> None:
 
 
 def test_failed_player_stops_speech_and_finishes_file(tiny_folder: Path, tmp_path: Path) -> None:
-    dies = "if any(content): sys.exit('the cable was pulled')"
-    players = make_player(tmp_path / "bin", "aplay", then=dies)
+    exits = "if any(content): sys.exit('the cable was pulled')"
+    players = make_player(tmp_path / "bin", "aplay", then=exits)
     arguments = [LONG_TEXT, "--model", tiny_folder / "custom_voice", "--play"]
     done = run([*arguments, "-o", tmp_path / "x.wav"], players=players)
     assert done.returncode == 1

@@ -31,7 +31,7 @@ ENGLISH = DataOptions(language="english")
 
 
 @dataclass
-class Workshop:
+class Preparer:
     """Prepares folders for the tiny Base checkpoint."""
 
     tiny: Tiny
@@ -57,8 +57,8 @@ class Workshop:
 
 
 @pytest.fixture
-def prepare(tiny: LoadTiny, tmp_path: Path) -> Workshop:
-    return Workshop(tiny("base"), tmp_path / "store.jsonl")
+def prepare(tiny: LoadTiny, tmp_path: Path) -> Preparer:
+    return Preparer(tiny("base"), tmp_path / "store.jsonl")
 
 
 def reason_of(data: PreparedData, where: str) -> str:
@@ -97,7 +97,7 @@ def number_of_line(folder: Path) -> str:
          "long", "clipped", "antiphase", "three", "truncated"],
 )  # fmt: skip
 def test_bad_recording_is_rejected_with_its_reason(
-    prepare: Workshop, tmp_path: Path, content: bytes, reason: str | None
+    prepare: Preparer, tmp_path: Path, content: bytes, reason: str | None
 ) -> None:
     folder = write_ljspeech(tmp_path / "data", 4)
     add(folder, "bad", content)
@@ -119,7 +119,7 @@ def test_bad_recording_is_rejected_with_its_reason(
     ],
 )
 def test_transcript_that_cannot_fit_is_rejected(
-    prepare: Workshop, tmp_path: Path, text: str, reason: str
+    prepare: Preparer, tmp_path: Path, text: str, reason: str
 ) -> None:
     folder = write_ljspeech(tmp_path / "data", 8)
     add(folder, "bad", wav_bytes(tone(2, hertz=500)), text)
@@ -128,7 +128,7 @@ def test_transcript_that_cannot_fit_is_rejected(
     assert reason in reason_of(data, number_of_line(folder))
 
 
-def test_stereo_other_rates_and_formats_are_used(prepare: Workshop, tmp_path: Path) -> None:
+def test_stereo_other_rates_and_formats_are_used(prepare: Preparer, tmp_path: Path) -> None:
     folder = write_ljspeech(tmp_path / "data", 4)
     add(folder, "stereo", wav_bytes(np.stack([tone(2, hertz=90)] * 2, axis=1)), SENTENCES[4])
     add(folder, "rate", wav_bytes(tone(2, 44_100, 95), 44_100), SENTENCES[5])
@@ -137,7 +137,7 @@ def test_stereo_other_rates_and_formats_are_used(prepare: Workshop, tmp_path: Pa
     assert len(data.train) + len(data.held_out) == 6
 
 
-def test_same_recording_is_used_once(prepare: Workshop, tmp_path: Path) -> None:
+def test_same_recording_is_used_once(prepare: Preparer, tmp_path: Path) -> None:
     folder = write_ljspeech(tmp_path / "data", 4)
     add(folder, "copy", (folder / "wavs" / "001.wav").read_bytes())
     data = prepare(folder)
@@ -146,7 +146,7 @@ def test_same_recording_is_used_once(prepare: Workshop, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("num", [1, 0])
 def test_too_few_recordings_raise_with_all_reasons(
-    prepare: Workshop, tmp_path: Path, num: int
+    prepare: Preparer, tmp_path: Path, num: int
 ) -> None:
     folder = write_ljspeech(tmp_path / "data", num)
     for name in ("a", "b"):
@@ -156,7 +156,7 @@ def test_too_few_recordings_raise_with_all_reasons(
     assert "2 × no speech" in str(caught.value)
 
 
-def test_wrong_transcript_is_found_by_the_recogniser(prepare: Workshop, tmp_path: Path) -> None:
+def test_wrong_transcript_is_found_by_the_recogniser(prepare: Preparer, tmp_path: Path) -> None:
     folder = write_ljspeech(tmp_path / "data", 4)
     heard = iter([*SENTENCES[:3], "Something else entirely different"])
     prepare.recognise = lambda samples, rate: next(heard)
@@ -165,7 +165,7 @@ def test_wrong_transcript_is_found_by_the_recogniser(prepare: Workshop, tmp_path
     assert "100% word errors; the recogniser heard 'Something else" in data.rejections[0].reason
 
 
-def test_recordings_are_encoded_once(prepare: Workshop, tmp_path: Path) -> None:
+def test_recordings_are_encoded_once(prepare: Preparer, tmp_path: Path) -> None:
     folder = write_ljspeech(tmp_path / "data", 3)
     first = prepare(folder)
     content = prepare.store.read_bytes()
@@ -236,7 +236,7 @@ def test_split_leaves_every_speaker_a_recording_to_train_on() -> None:
 
 
 def test_median_of_the_rates_is_computed_once(
-    prepare: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prepare: Preparer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     medians: list[int] = []
 
@@ -254,7 +254,7 @@ def test_median_of_the_rates_is_computed_once(
 
 
 def test_file_over_the_limit_is_rejected_without_reading_it(
-    prepare: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prepare: Preparer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write_ljspeech(tmp_path / "data", 4)
     add(folder, "huge", b"RIFF")
@@ -282,7 +282,7 @@ def test_store_on_a_full_disk_raises_one_error(
         store.put("key", Encoded(problem="silent"))
 
 
-def test_codes_of_the_official_preparation_are_used(prepare: Workshop, tmp_path: Path) -> None:
+def test_codes_of_the_official_preparation_are_used(prepare: Preparer, tmp_path: Path) -> None:
     rows = [{"audio_codes": np.full((20, 16), n).tolist(), "text": SENTENCES[n]} for n in range(3)]
     rows.append({"audio_codes": np.full((20, 16), 64).tolist(), "text": SENTENCES[4]})
     rows.append({"audio_codes": np.full((20, 8), 1).tolist(), "text": SENTENCES[5]})

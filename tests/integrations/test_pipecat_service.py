@@ -60,17 +60,17 @@ def at_hand(request: Any, tmp_path: Path) -> Iterator[VoiceAtHand]:
         yield at_hand
 
 
-class Ear(FrameProcessor):  # type: ignore[misc]
-    """The end of the pipeline: records audio and error frames."""
+class Recorder(FrameProcessor):  # type: ignore[misc]
+    """Records and passes on all frames."""
 
     def __init__(self) -> None:
         super().__init__(enable_direct_mode=True)
-        self.heard: list[Frame] = []
+        self.frames: list[Frame] = []
         self.news = asyncio.Event()
 
     async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
         await super().process_frame(frame, direction)
-        self.heard.append(frame)
+        self.frames.append(frame)
         self.news.set()
         await self.push_frame(frame, direction)
 
@@ -78,8 +78,8 @@ class Ear(FrameProcessor):  # type: ignore[misc]
 @dataclass
 class Talk:
     worker: PipelineWorker
-    ear: Ear
-    mouth: Ear  # before the service: records upstream frames
+    after: Recorder
+    before: Recorder  # of the service; records upstream frames
     running: asyncio.Future[Any] | None = None
     sent: list[Frame] = field(default_factory=list)
 
@@ -92,20 +92,22 @@ class Talk:
             LLMFullResponseStartFrame(), *map(LLMTextFrame, words), LLMFullResponseEndFrame()
         )
 
-    async def until(self, kind: type, count: int = 1, ear: Ear | None = None) -> list[Frame]:
+    async def until(
+        self, kind: type, count: int = 1, recorder: Recorder | None = None
+    ) -> list[Frame]:
         """Wait for `count` frames of a kind and return all recorded frames."""
-        ear = ear or self.ear
+        recorder = recorder or self.after
 
         async def wait() -> None:
-            while sum(isinstance(frame, kind) for frame in ear.heard) < count:
-                ear.news.clear()
-                await ear.news.wait()
+            while sum(isinstance(frame, kind) for frame in recorder.frames) < count:
+                recorder.news.clear()
+                await recorder.news.wait()
 
         await asyncio.wait_for(wait(), LIMIT_S)
-        return list(ear.heard)
+        return list(recorder.frames)
 
     def audio(self) -> list[TTSAudioRawFrame]:
-        return [frame for frame in self.ear.heard if isinstance(frame, TTSAudioRawFrame)]
+        return [frame for frame in self.after.frames if isinstance(frame, TTSAudioRawFrame)]
 
     @property
     def seconds(self) -> float:
@@ -114,9 +116,9 @@ class Talk:
 
 @asynccontextmanager
 async def pipeline(service: VivaceTTSService, **params: Any) -> AsyncIterator[Talk]:
-    mouth, ear = Ear(), Ear()
+    before, after = Recorder(), Recorder()
     worker = PipelineWorker(
-        Pipeline([mouth, service, ear]),
+        Pipeline([before, service, after]),
         cancel_on_idle_timeout=False,
         enable_rtvi=False,
         params=PipelineParams(**params),
@@ -131,7 +133,7 @@ async def pipeline(service: VivaceTTSService, **params: Any) -> AsyncIterator[Ta
     await runner.add_workers(worker)
     running = asyncio.ensure_future(runner.run())
     await asyncio.wait_for(started.wait(), LIMIT_S)
-    talk = Talk(worker, ear, mouth, running)
+    talk = Talk(worker, after, before, running)
     try:
         yield talk
         if not running.done():
@@ -166,7 +168,7 @@ def test_reply_is_spoken_while_it_is_written(at_hand: VoiceAtHand) -> None:
             assert talk.seconds == pytest.approx(2.0, abs=0.01)
             texts = [frame.text for frame in heard if isinstance(frame, TTSTextFrame)]
             assert " ".join(text.strip() for text in texts).split() == TEXT.split()
-            assert not any(isinstance(frame, ErrorFrame) for frame in talk.mouth.heard)
+            assert not any(isinstance(frame, ErrorFrame) for frame in talk.before.frames)
             await at_hand.wait_free()
 
     run(test)
@@ -186,7 +188,7 @@ def test_interruption_stops_the_audio_and_frees_the_slot(at_hand: VoiceAtHand) -
             at_hand.speak_briefly()
             await talk.say(*WORDS)  # the next turn
             await talk.until(TTSStoppedFrame)
-            after = talk.ear.heard[stopped_at:]
+            after = talk.after.frames[stopped_at:]
             spoken = [frame for frame in after if isinstance(frame, TTSAudioRawFrame)]
             assert sum(len(frame.audio) for frame in spoken) == 25 * 1_920 * 2
             assert len({frame.context_id for frame in spoken}) == 1
@@ -241,7 +243,7 @@ def test_metrics_report_first_audio_and_characters(at_hand: VoiceAtHand) -> None
         async with pipeline(service, enable_metrics=True, enable_usage_metrics=True) as talk:
             await talk.say(*WORDS)
             await talk.until(TTSStoppedFrame)
-            found = [d for f in talk.ear.heard if isinstance(f, MetricsFrame) for d in f.data]
+            found = [d for f in talk.after.frames if isinstance(f, MetricsFrame) for d in f.data]
             (first,) = [d for d in found if isinstance(d, TTFBMetricsData) and d.value]
             assert 0 < first.value < LIMIT_S
             assert [d.value for d in found if isinstance(d, TTSUsageMetricsData)] == [len(TEXT)]
@@ -274,7 +276,7 @@ def test_rejected_voice_gives_an_error_frame_and_the_next_reply_is_spoken(
         settings = VivaceTTSService.Settings(voice="nobody")
         async with pipeline(VivaceTTSService(at_hand.voice, settings=settings)) as talk:
             await talk.say(*WORDS)
-            heard = await talk.until(ErrorFrame, ear=talk.mouth)
+            heard = await talk.until(ErrorFrame, recorder=talk.before)
             (error,) = [frame for frame in heard if isinstance(frame, ErrorFrame)][:1]
             assert "no voice named 'nobody'" in error.error
             await talk.until(TTSStoppedFrame)
@@ -293,7 +295,7 @@ def test_text_above_the_limit_gives_an_error_frame_after_its_audio(at_hand: Voic
             await talk.send(LLMFullResponseStartFrame(), *map(LLMTextFrame, WORDS))
             await talk.until(TTSAudioRawFrame)
             await talk.send(*(LLMTextFrame("and on ") for _ in range(100)))
-            heard = await talk.until(ErrorFrame, ear=talk.mouth)
+            heard = await talk.until(ErrorFrame, recorder=talk.before)
             assert "the limit is 200" in next(
                 frame.error for frame in heard if isinstance(frame, ErrorFrame)
             )
@@ -317,7 +319,8 @@ def test_interruptions_at_random_times_free_all_slots(
                 words = WORDS[: chance.randrange(len(WORDS) + 1)]
                 is_calm = (
                     turn == 0
-                    or sum(isinstance(frame, InterruptionFrame) for frame in talk.ear.heard) == turn
+                    or sum(isinstance(frame, InterruptionFrame) for frame in talk.after.frames)
+                    == turn
                 )  # otherwise the last interruption may drop these words
                 await talk.send(LLMFullResponseStartFrame(), *map(LLMTextFrame, words))
                 if chance.random() < 0.3:
@@ -333,7 +336,7 @@ def test_interruptions_at_random_times_free_all_slots(
             await talk.until(InterruptionFrame, NUM_INTERRUPTIONS)
             await at_hand.wait_free()
             at_hand.speak_briefly()
-            talk.ear.heard.clear()
+            talk.after.frames.clear()
             await talk.say(*WORDS)
             await talk.until(TTSStoppedFrame)
             assert talk.seconds == pytest.approx(2.0, abs=0.01)
@@ -368,7 +371,7 @@ def test_lost_server_gives_an_error_frame(tmp_path: Path) -> None:
                 await talk.until(TTSAudioRawFrame)
                 assert at_hand.server is not None
                 at_hand.server.loop.call_soon_threadsafe(at_hand.server.server.stop)
-                heard = await talk.until(ErrorFrame, ear=talk.mouth)
+                heard = await talk.until(ErrorFrame, recorder=talk.before)
                 assert any(
                     "ended before the speech did" in frame.error or "the server" in frame.error
                     for frame in heard
@@ -382,7 +385,7 @@ def test_lost_server_gives_an_error_frame(tmp_path: Path) -> None:
 def test_missing_server_gives_an_error_frame_with_a_hint() -> None:
     async def test() -> None:
         async with pipeline(VivaceTTSService("http://127.0.0.1:9")) as talk:
-            heard = await talk.until(ErrorFrame, ear=talk.mouth)
+            heard = await talk.until(ErrorFrame, recorder=talk.before)
             assert "is `vivace serve` running there?" in next(
                 frame.error for frame in heard if isinstance(frame, ErrorFrame)
             )

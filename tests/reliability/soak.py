@@ -67,7 +67,7 @@ class Soak:
 
     def run(self) -> None:
         self.cpu_before_s = self.cpu_s
-        for kind in sorted(set(KINDS) - {"trickle"}) * WARM_ROUNDS:
+        for kind in sorted(set(KINDS) - {"slow_headers"}) * WARM_ROUNDS:
             self._note(
                 kind, run_conversation(kind, self.served.remote, random.Random(self.num_asked))
             )

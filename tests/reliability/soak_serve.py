@@ -71,12 +71,12 @@ def report_tasks(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def watched(serve: Callable[..., Any]) -> Callable[..., Any]:
-    async def serve_and_tell(server: Server, *args: Any) -> None:
+    async def serve_and_report(server: Server, *args: Any) -> None:
         loop = asyncio.get_running_loop()
         threading.Thread(target=report_tasks, args=(loop,), daemon=True).start()
         await serve(server, *args)
 
-    return serve_and_tell
+    return serve_and_report
 
 
 def run(flags: list[str]) -> int:

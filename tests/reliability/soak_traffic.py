@@ -183,23 +183,23 @@ def read_slowly(remote: Remote, chance: random.Random) -> str | None:
         connection.sendall(head + b"content-length: %d\r\n\r\n%b" % (len(body), body))
         for _ in range(chance.randint(1, 20)):
             if not connection.recv(512):
-                return "a slow reader was cut"
+                return "a slow reader was disconnected"
             time.sleep(0.1)
     return None
 
 
-def trickle(remote: Remote, chance: random.Random) -> str | None:
+def send_slow_headers(remote: Remote, chance: random.Random) -> str | None:
     """Send headers byte by byte; some connections stay until the server aborts them."""
-    is_patient = chance.random() < 0.2
+    waits_for_abort = chance.random() < 0.2
     with socket.create_connection(("127.0.0.1", remote.port), LIMIT_S) as connection:
         try:
             connection.sendall(b"POST /v1/audio/speech HTTP/1.1\r\nhost: localhost\r\nx-slow: ")
-            for _ in range(240 if is_patient else 8):
+            for _ in range(240 if waits_for_abort else 8):
                 connection.sendall(b"x")
                 time.sleep(0.25)
         except ConnectionError:
             return None
-    return "a trickle of 60 s was not cut" if is_patient else None
+    return "headers that took 60 s were not aborted" if waits_for_abort else None
 
 
 KINDS: dict[str, tuple[Kind, float]] = {  # with their relative frequencies
@@ -212,7 +212,7 @@ KINDS: dict[str, tuple[Kind, float]] = {  # with their relative frequencies
     "bad": (send_bad, 0.07),
     "noise": (send_noise, 0.05),
     "slow reader": (read_slowly, 0.05),
-    "trickle": (trickle, 0.01),
+    "slow_headers": (send_slow_headers, 0.01),
 }
 
 

@@ -26,7 +26,7 @@ from tests.support.leaving_clients import (
     every_exchange,
     run_exchanges,
 )
-from tests.support.resource_counts import LIMIT_S, Census, find_leaks
+from tests.support.resource_counts import LIMIT_S, ResourceCounts, find_leaks
 from tests.support.scripted_tts import SAMPLES_PER_FRAME, Plan, ScriptedSpeech
 from tests.support.serving import Running, running
 from tests.support.websocket_client import wait_until
@@ -106,7 +106,7 @@ def test_disconnect_releases_all_resources_and_affects_no_other_client(
     alone = speak(server)
     assert len(alone) == NUM_FRAMES * SAMPLES_PER_FRAME * 2
     wait_until(lambda: not backend.active_slots and not server.context.streams.num_active)
-    before = Census.of(server, backend)
+    before = ResourceCounts.of(server, backend)
     received: list[bytes] = []
     is_over = threading.Event()
 
@@ -257,7 +257,7 @@ def test_control_server_that_ignores_disconnects_is_detected(
 def test_control_engine_that_keeps_slots_is_detected(
     server: Running, backend: ScriptedSpeech, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = Census.of(server, backend)
+    before = ResourceCounts.of(server, backend)
     with monkeypatch.context() as patch:
         patch.setattr(EngineWorker, "_release", lambda worker, utterance: None)
         run_exchanges(server, [Exchange("http", "first", True)])

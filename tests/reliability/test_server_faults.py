@@ -49,7 +49,7 @@ from tests.reliability.test_drain_load import (
 )
 from tests.support.figures import record
 from tests.support.network import is_free
-from tests.support.resource_counts import Census, find_leaks
+from tests.support.resource_counts import ResourceCounts, find_leaks
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
 from tests.support.websocket_client import wait_until
@@ -187,10 +187,10 @@ class FaultyServer:
         peers = Load(self.server.url, (receive,) * num_peers)
         told: list[str] = []
 
-        def suffer() -> None:
+        def receive_affected() -> None:
             told.append(receive(self.server.url, threading.Event(), seed=AFFECTED))
 
-        thread = threading.Thread(target=suffer)
+        thread = threading.Thread(target=receive_affected)
         try:
             peers.start()
             thread.start()
@@ -210,7 +210,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyServer]:
         yield FaultyServer(server, backend)
 
 
-def check_afterwards(faulty: FaultyServer, before: Census) -> None:
+def check_afterwards(faulty: FaultyServer, before: ResourceCounts) -> None:
     wait_until(lambda: faulty.is_ready, LIMIT_S)
     assert receive(faulty.server.url, threading.Event()) == WHOLE
     assert find_leaks(faulty.server, faulty.backend, before) == {}
@@ -226,7 +226,7 @@ def test_fault_fails_only_the_affected_streams_visibly(
     faulty: FaultyServer, fault: Fault, num_peers: int
 ) -> None:
     assert receive(faulty.server.url, threading.Event()) == WHOLE
-    before = Census.of(faulty.server, faulty.backend)
+    before = ResourceCounts.of(faulty.server, faulty.backend)
     affected, peers = faulty.strike(fault, num_peers)
     assert faulty.backend.fault is None, "it did not strike"
     assert affected not in (WHOLE, TRUNCATED)

@@ -19,13 +19,13 @@ from tests.reliability.soak_fit import MIN_SAMPLES, Sample, measure_growth
 from tests.reliability.soak_serve import Leak
 from tests.reliability.soak_traffic import KINDS, Remote, run_conversation
 from tests.support.figures import record
-from tests.support.resource_counts import Census, find_leaks
+from tests.support.resource_counts import ResourceCounts, find_leaks
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
 from vivace.serve.settings import ServeSettings
 from vivace.serve.streams import Streams
 
-QUICK = sorted(set(KINDS) - {"trickle"})  # waits for a timeout
+QUICK = sorted(set(KINDS) - {"slow_headers"})  # waits for a timeout
 NUM_SLOW = 10_000  # conversations
 pytest.importorskip("wyoming")
 
@@ -109,7 +109,7 @@ def run_conversations(server: Running, rounds: int, seed: int) -> list[str]:
 def test_mixed_traffic_releases_all_resources(tmp_path: Path) -> None:
     with leaky_server(tmp_path) as (server, backend):
         assert run_conversations(server, 1, seed=1) == []
-        before = Census.of(server, backend)
+        before = ResourceCounts.of(server, backend)
         assert run_conversations(server, 4, seed=2) == []
         assert find_leaks(server, backend, before) == {}
 
@@ -118,7 +118,7 @@ def test_control_leaky_server_is_detected(tmp_path: Path, monkeypatch: pytest.Mo
     leak = Leak(every=1)
     with leaky_server(tmp_path) as (server, backend):
         run_conversations(server, 1, seed=1)
-        before = Census.of(server, backend)
+        before = ResourceCounts.of(server, backend)
         monkeypatch.setattr(Streams, "open", leak.wrap(Streams.open))
         run_conversations(server, 4, seed=2)
         leaks = find_leaks(server, backend, before, timeout_s=0.5)

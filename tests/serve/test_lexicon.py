@@ -24,7 +24,7 @@ from vivace.speech import SamplingParams
 LIMIT_S = 60.0
 
 
-class Hearing(ScriptedSpeech):
+class Recording(ScriptedSpeech):
     """Records its prompts."""
 
     def admit(self, prompt: Prompt, sampling: SamplingParams) -> Slot:
@@ -37,12 +37,12 @@ class Hearing(ScriptedSpeech):
 
 
 @pytest.fixture(scope="module")
-def backend() -> Hearing:
-    return Hearing(default=Plan(3))
+def backend() -> Recording:
+    return Recording(default=Plan(3))
 
 
 @pytest.fixture(scope="module")
-def server(backend: Hearing, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def server(backend: Recording, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder: Path = tmp_path_factory.mktemp("lexicon")
     file = folder / "names.csv"
     file.write_text("vivace,vee-VAH-chay\n")
@@ -57,13 +57,13 @@ def ask(server: Running, **fields: Any) -> httpx.Response:
     return httpx.post(f"{server.url}/v1/audio/speech", json=body, timeout=LIMIT_S)
 
 
-def last_text(server: Running, backend: Hearing) -> str:
+def last_text(server: Running, backend: Recording) -> str:
     tts = server.context.models.loaded()[0].tts
     ids = text_ids(backend.prompts[-1], tts.checkpoint.config.tts_eos_token_id)
     return tts.tokenizer.decode(ids)
 
 
-def test_request_lexicon_overrides_the_servers(server: Running, backend: Hearing) -> None:
+def test_request_lexicon_overrides_the_servers(server: Running, backend: Recording) -> None:
     assert ask(server).status_code == 200
     assert last_text(server, backend) == "Vee-vah-chay, a G I F."
     assert ask(server, lexicon={"GIF": "jif", "vivace": "lively"}).status_code == 200
@@ -71,7 +71,7 @@ def test_request_lexicon_overrides_the_servers(server: Running, backend: Hearing
     assert ask(server, lexicon=None).status_code == 200
 
 
-def test_lexicon_applies_to_websocket_text(server: Running, backend: Hearing) -> None:
+def test_lexicon_applies_to_websocket_text(server: Running, backend: Recording) -> None:
     with talking(server) as talk:
         talk.send("session.config", response_format="pcm", lexicon={"vivace": "xylophones"})
         talk.speak("Viva", "ce, a GIF.")
@@ -96,7 +96,7 @@ def test_lexicon_applies_to_websocket_text(server: Running, backend: Hearing) ->
     ],
 )
 def test_invalid_lexicon_returns_400(
-    server: Running, backend: Hearing, lexicon: Any, reason: str
+    server: Running, backend: Recording, lexicon: Any, reason: str
 ) -> None:
     num_before = len(backend.prompts)
     answer = ask(server, lexicon=lexicon)
@@ -105,7 +105,9 @@ def test_invalid_lexicon_returns_400(
     assert len(backend.prompts) == num_before
 
 
-def test_lexicon_that_exceeds_the_text_limit_is_refused(server: Running, backend: Hearing) -> None:
+def test_lexicon_that_exceeds_the_text_limit_is_refused(
+    server: Running, backend: Recording
+) -> None:
     num_before = len(backend.prompts)
     answer = ask(server, input="A a " * 1_000, lexicon={"a": "b" * 200})
     error = answer.json()["error"]

@@ -48,21 +48,21 @@ def scripted(
 
 
 @dataclass(frozen=True)
-class House:
+class Served:
     server: Running
     client: httpx.Client
     backend: ScriptedSpeech
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     backend = ScriptedSpeech()
     with scripted(tmp_path_factory.mktemp("voices"), backend) as (server, client):
-        yield House(server, client, backend)
+        yield Served(server, client, backend)
 
 
 @pytest.fixture
-def house(shared: House) -> Iterator[House]:
+def served(shared: Served) -> Iterator[Served]:
     """One server shared by all tests that change no setting."""
     yield shared
     shared.backend.step_s, shared.backend.default = 0.0, Plan()
@@ -122,13 +122,13 @@ def keep(parts: Iterator[bytes], received: bytearray) -> Iterator[bytes]:
         yield b""
 
 
-def test_failure_after_first_audio_leaves_the_body_incomplete(house: House) -> None:
-    assert 0 < len(read_broken(house.client, body(FAILS))) < 50 * 1_920 * 2
-    assert house.client.post(PATH, json=body()).status_code == 200
+def test_failure_after_first_audio_leaves_the_body_incomplete(served: Served) -> None:
+    assert 0 < len(read_broken(served.client, body(FAILS))) < 50 * 1_920 * 2
+    assert served.client.post(PATH, json=body()).status_code == 200
 
 
-def test_failure_after_first_audio_sends_an_error_event(house: House) -> None:
-    lines = read_broken(house.client, body(FAILS, stream_format="sse")).decode().splitlines()
+def test_failure_after_first_audio_sends_an_error_event(served: Served) -> None:
+    lines = read_broken(served.client, body(FAILS, stream_format="sse")).decode().splitlines()
     told = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
     kinds = [event["type"] for event in told]
     assert kinds[0] == "speech.audio.delta"
@@ -139,25 +139,25 @@ def test_failure_after_first_audio_sends_an_error_event(house: House) -> None:
 
 @pytest.mark.parametrize("fields", [{}, {"stream_format": "sse"}, {"stream": False}])
 def test_failure_before_first_audio_has_an_error_status(
-    house: House, fields: dict[str, Any]
+    served: Served, fields: dict[str, Any]
 ) -> None:
-    response = house.client.post(PATH, json=body(REFUSED, **fields))
+    response = served.client.post(PATH, json=body(REFUSED, **fields))
     assert response.status_code == 500
     assert response.json()["error"]["type"] == "server_error"
-    assert house.client.post(PATH, json=body()).status_code == 200
+    assert served.client.post(PATH, json=body()).status_code == 200
 
 
-def test_failure_of_a_whole_speech_has_an_error_status(house: House) -> None:
-    assert house.client.post(PATH, json=body(FAILS, stream=False)).status_code == 500
+def test_failure_of_a_whole_speech_has_an_error_status(served: Served) -> None:
+    assert served.client.post(PATH, json=body(FAILS, stream=False)).status_code == 500
 
 
-def test_failure_over_http_1_0_resets_the_connection(house: House) -> None:
+def test_failure_over_http_1_0_resets_the_connection(served: Served) -> None:
     """A body of HTTP/1.0 ends with its connection; only a reset marks it as incomplete."""
-    with post_raw(house.server, body(), "1.0") as connection:
+    with post_raw(served.server, body(), "1.0") as connection:
         assert (
             len(read_all(connection)) > 25 * 1_920 * 2
         )  # control: a complete body ends without an error
-    with post_raw(house.server, body(FAILS), "1.0") as connection, pytest.raises(ConnectionError):
+    with post_raw(served.server, body(FAILS), "1.0") as connection, pytest.raises(ConnectionError):
         read_all(connection)
 
 
@@ -168,43 +168,43 @@ def read_all(connection: socket.socket) -> bytes:
     return received
 
 
-def test_runaway_speech_is_not_a_success(house: House) -> None:
-    house.backend.default = Plan(never_ends=True)
+def test_runaway_speech_is_not_a_success(served: Served) -> None:
+    served.backend.default = Plan(never_ends=True)
     with pytest.raises(httpx.RemoteProtocolError):
-        house.client.post(PATH, json=body())
-    response = house.client.post(PATH, json=body(stream=False))
+        served.client.post(PATH, json=body())
+    response = served.client.post(PATH, json=body(stream=False))
     assert response.status_code == 500
     assert response.json()["error"]["code"] == "runaway"
     assert (
-        house.client.post(PATH, json=body(seed=1)).status_code == 200
+        served.client.post(PATH, json=body(seed=1)).status_code == 200
     )  # with a seed the speech is sent as it is
 
 
-def test_whole_runaway_speech_is_retried_once(house: House) -> None:
+def test_whole_runaway_speech_is_retried_once(served: Served) -> None:
     def admit(prompt: Prompt, sampling: SamplingParams) -> int:
-        house.backend.default = Plan(never_ends=not seeds)
+        served.backend.default = Plan(never_ends=not seeds)
         seeds.append(sampling.seed or 0)
-        return ScriptedSpeech.admit(house.backend, prompt, sampling)
+        return ScriptedSpeech.admit(served.backend, prompt, sampling)
 
     seeds: list[int] = []
-    with patch.object(house.backend, "admit", admit):
-        assert house.client.post(PATH, json=body(stream=False)).status_code == 200
+    with patch.object(served.backend, "admit", admit):
+        assert served.client.post(PATH, json=body(stream=False)).status_code == 200
     assert len(set(seeds)) == 2
 
 
-def test_failure_of_one_stream_changes_no_byte_of_another(house: House) -> None:
-    house.backend.step_s = 0.002
-    alone = house.client.post(PATH, json=body(3)).content
+def test_failure_of_one_stream_changes_no_byte_of_another(served: Served) -> None:
+    served.backend.step_s = 0.002
+    alone = served.client.post(PATH, json=body(3)).content
     results: list[bytes] = []
 
     def read() -> None:
-        results.append(house.client.post(PATH, json=body(3)).content)
+        results.append(served.client.post(PATH, json=body(3)).content)
 
     threads = [threading.Thread(target=read) for _ in range(4)]
     for thread in threads:
         thread.start()
     for _ in range(5):
-        read_broken(house.client, body(FAILS))
+        read_broken(served.client, body(FAILS))
     for thread in threads:
         thread.join()
     assert results == [alone] * 4
@@ -215,17 +215,17 @@ def test_failure_of_one_stream_changes_no_byte_of_another(house: House) -> None:
 
 @pytest.mark.parametrize("fields", [{}, {"stream_format": "sse"}, {"stream": False}])
 @pytest.mark.parametrize("is_reset", [False, True])
-def test_disconnect_frees_the_slot(house: House, fields: dict[str, Any], is_reset: bool) -> None:
-    house.backend.step_s = 0.005
-    connection = post_raw(house.server, body(ENDLESS, **fields))
-    wait_for(lambda: bool(house.backend.active_slots), "nothing was admitted")
+def test_disconnect_frees_the_slot(served: Served, fields: dict[str, Any], is_reset: bool) -> None:
+    served.backend.step_s = 0.005
+    connection = post_raw(served.server, body(ENDLESS, **fields))
+    wait_for(lambda: bool(served.backend.active_slots), "nothing was admitted")
     if fields.get("stream", True):
         assert connection.recv(10)
     if is_reset:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
     connection.close()
-    wait_for(lambda: is_idle(house.server, house.backend), "the slot is still held")
-    assert house.client.post(PATH, json=body()).status_code == 200
+    wait_for(lambda: is_idle(served.server, served.backend), "the slot is still held")
+    assert served.client.post(PATH, json=body()).status_code == 200
 
 
 def test_disconnect_in_the_queue_removes_the_request(tmp_path: Path) -> None:
@@ -311,7 +311,7 @@ def test_client_that_does_not_read_is_disconnected_alone(tmp_path: Path) -> None
         connection.close()
 
 
-# -- a full house ---------------------------------------------------------------------------------
+# -- a full queue ---------------------------------------------------------------------------------
 
 
 def test_full_queue_is_refused_at_once_with_retry_after(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def open_socket(server: Running, size: int | None = None) -> socket.socket:
     return connection
 
 
-def trickle(connection: socket.socket, content: bytes) -> bytes:
+def send_slow(connection: socket.socket, content: bytes) -> bytes:
     """Send a byte every 50 ms until the server closes; return its response."""
     with connection:
         with contextlib.suppress(OSError):
@@ -77,7 +77,9 @@ def test_slow_headers_are_aborted_at_the_header_timeout(server: Running) -> None
     slow = [open_socket(server) for _ in range(20)]
     said: list[bytes] = []
     content = HEAD + b"X-Slow: " + b"x" * 2_000
-    threads = [threading.Thread(target=lambda s=s: said.append(trickle(s, content))) for s in slow]
+    threads = [
+        threading.Thread(target=lambda s=s: said.append(send_slow(s, content))) for s in slow
+    ]
     for thread in threads:
         thread.start()
     wait_until(lambda: is_answered(server, "/health/live"))
@@ -119,7 +121,7 @@ def test_slow_body_is_aborted_at_the_body_timeout(server: Running) -> None:
     with open_socket(server) as connection:
         connection.sendall(HEAD + b"Content-Length: 5000\r\n\r\n")
         began = time.monotonic()
-        trickle(connection, b'{"input": "' + b"a" * 4_000)
+        send_slow(connection, b'{"input": "' + b"a" * 4_000)
         assert time.monotonic() - began < BODY_S + SLACK_S
 
 
@@ -218,12 +220,12 @@ def is_answered(server: Running, path: str) -> bool:
     return httpx.get(f"{server.url}{path}", timeout=LIMIT_S).status_code == 200
 
 
-async def tell_nodelay(request: Request) -> Response:
+async def report_nodelay(request: Request) -> Response:
     connection = request.scope["state"][TRANSPORT].get_extra_info("socket")
     return JSONResponse(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
 
 
 def test_connections_disable_nagles_algorithm(server: Running) -> None:
     """Nagle's algorithm would delay the body by 40 ms, until the headers are acknowledged."""
-    server.server.app.router.routes.append(Route("/nodelay", tell_nodelay))
+    server.server.app.router.routes.append(Route("/nodelay", report_nodelay))
     assert httpx.get(f"{server.url}/nodelay").json() == 1

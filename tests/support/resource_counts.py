@@ -16,7 +16,7 @@ POOL_THREADS = 8  # a thread pool may grow by this many
 
 
 @dataclass(frozen=True)
-class Census:
+class ResourceCounts:
     tasks: int
     threads: int
     files: int
@@ -26,7 +26,7 @@ class Census:
     slots: int
 
     @classmethod
-    def of(cls, server: Running, backend: ScriptedSpeech) -> Census:
+    def of(cls, server: Running, backend: ScriptedSpeech) -> ResourceCounts:
         (model,) = server.context.models.loaded()
         tasks = asyncio.run_coroutine_threadsafe(_count_tasks(), server.loop).result(LIMIT_S)
         return cls(
@@ -39,7 +39,7 @@ class Census:
             len(backend.active_slots),
         )
 
-    def surplus(self, before: Census) -> dict[str, int]:
+    def surplus(self, before: ResourceCounts) -> dict[str, int]:
         """Resources beyond those of `before`. A grown thread pool does not count."""
         then = {**asdict(before), "threads": before.threads + POOL_THREADS}
         return {
@@ -52,11 +52,11 @@ async def _count_tasks() -> int:
 
 
 def find_leaks(
-    server: Running, backend: ScriptedSpeech, before: Census, timeout_s: float = LIMIT_S
+    server: Running, backend: ScriptedSpeech, before: ResourceCounts, timeout_s: float = LIMIT_S
 ) -> dict[str, int]:
     """Resources that are still held although the server had time to release them."""
     deadline = time.monotonic() + timeout_s
-    while leaks := Census.of(server, backend).surplus(before):
+    while leaks := ResourceCounts.of(server, backend).surplus(before):
         if time.monotonic() > deadline:
             break
         time.sleep(0.02)

@@ -22,7 +22,7 @@ HEAD = b"POST /v1/audio/speech HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: appl
 SPEECH = b'{"input": "Hello.", "seed": 7, "max_new_tokens": 1000000, "response_format": "pcm"}'
 
 
-async def trickle(port: int, first: bytes) -> tuple[float, socket.socket]:
+async def send_slowly(port: int, first: bytes) -> tuple[float, socket.socket]:
     connection = await connect(port)
     await asyncio.get_running_loop().sock_sendall(connection, first)
     return time.monotonic(), connection
@@ -72,9 +72,9 @@ async def until_cut(
 async def main(
     port: int, num_headers: int, num_bodies: int, num_readers: int, give_up_s: float
 ) -> None:
-    headers = [await trickle(port, HEAD + b"x-slow: ") for _ in range(num_headers)]
+    headers = [await send_slowly(port, HEAD + b"x-slow: ") for _ in range(num_headers)]
     body = HEAD + b"content-length: 5000\r\n\r\n{"
-    bodies = [await trickle(port, body) for _ in range(num_bodies)]
+    bodies = [await send_slowly(port, body) for _ in range(num_bodies)]
     readers = [await connect(port, 4_096) for _ in range(num_readers)]
     for connection in readers:
         told = HEAD + b"content-length: %d\r\n\r\n%b" % (len(SPEECH), SPEECH)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.processes import find_children, kill_children, restore_interrupts
 
-TELL = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+SHOW = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
 FAMILY = """
 import subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(9_999)"])
@@ -22,8 +22,8 @@ time.sleep(9_999)
 
 
 def receives_ctrl_c() -> bool:
-    told = subprocess.run([sys.executable, "-c", TELL], capture_output=True, text=True, check=True)
-    return told.stdout == "True\n"
+    done = subprocess.run([sys.executable, "-c", SHOW], capture_output=True, text=True, check=True)
+    return done.stdout == "True\n"
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ vivace.audio.play.PROBE_TIMEOUT_S = 300.0  # a busy machine starts a player slow
 ends = {}  # of each process that runs, where its exit code goes
 
 
-def tell_ends(*_):
+def report_ends(*_):
     while ends:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
@@ -42,11 +42,11 @@ def tell_ends(*_):
         os.close(ends.pop(pid))
 
 
-signal.signal(signal.SIGCHLD, tell_ends)
+signal.signal(signal.SIGCHLD, report_ends)
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-door = socket.socket(fileno=int(sys.argv[1]))
+requests = socket.socket(fileno=int(sys.argv[1]))
 while True:
-    request, given, _, _ = socket.recv_fds(door, 1 << 20, 4)
+    request, given, _, _ = socket.recv_fds(requests, 1 << 20, 4)
     if not request:
         os._exit(0)
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
@@ -56,12 +56,12 @@ while True:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
     for descriptor in given:
         os.close(descriptor)
-    door.sendall(pid.to_bytes(8, "little"))
+    requests.sendall(pid.to_bytes(8, "little"))
 
 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
-door.close()
+requests.close()
 for number, descriptor in enumerate(given[:3]):
     os.dup2(descriptor, number)
 for descriptor in (*given, *ends.values()):
@@ -83,8 +83,8 @@ exec(compile(wanted["code"], "<string>", "exec"), {"__name__": "__main__"})
 class Process:
     """The part of `subprocess.Popen` that tests use."""
 
-    def __init__(self, pid: int, told: int, pipes: Sequence[int | None]) -> None:
-        self.pid, self.returncode, self._told = pid, None, told
+    def __init__(self, pid: int, exit_code_input: int, pipes: Sequence[int | None]) -> None:
+        self.pid, self.returncode, self._exit_code_input = pid, None, exit_code_input
         self.stdin, self.stdout, self.stderr = (
             None if pipe is None else open(pipe, "rb" if number else "wb")  # noqa: SIM115
             for number, pipe in enumerate(pipes)
@@ -99,10 +99,10 @@ class Process:
 
     def wait(self, timeout: float | None = None) -> int:
         if self.returncode is None:
-            if not select.select([self._told], [], [], timeout)[0]:
+            if not select.select([self._exit_code_input], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired("a forked process", timeout or 0)
-            self.returncode = int(os.read(self._told, 16))
-            os.close(self._told)
+            self.returncode = int(os.read(self._exit_code_input, 16))
+            os.close(self._exit_code_input)
         return self.returncode
 
     def send_signal(self, number: int) -> None:
@@ -137,7 +137,7 @@ class Server:
     """The process that forks. It ends when its socket is closed, also when this process ends."""
 
     def __init__(self) -> None:
-        self._door, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+        self._requests, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", SERVER, str(theirs.fileno())],
@@ -164,18 +164,18 @@ class Server:
             ours.append(ends[number == 0] if ends else None)
             theirs.append(ends[number != 0] if ends else streams.get(name, number))
             own += [ends[number != 0]] if ends else []
-        told, tell = os.pipe()
+        exit_code_input, exit_code_output = os.pipe()
         wanted: dict[str, Any] = {"code": code, "arguments": arguments, "env": dict(env)}
         wanted |= {"cwd": str(cwd or Path.cwd()), "is_leader": start_new_session}
-        socket.send_fds(self._door, [json.dumps(wanted).encode()], [*theirs, tell])
-        for descriptor in (*own, tell):
+        socket.send_fds(self._requests, [json.dumps(wanted).encode()], [*theirs, exit_code_output])
+        for descriptor in (*own, exit_code_output):
             os.close(descriptor)
-        pid = int.from_bytes(self._door.recv(8), "little")
+        pid = int.from_bytes(self._requests.recv(8), "little")
         assert pid, "the fork server has crashed"
-        return Process(pid, told, ours)
+        return Process(pid, exit_code_input, ours)
 
     def close(self) -> None:
-        self._door.close()
+        self._requests.close()
         self.process.wait()
 
 

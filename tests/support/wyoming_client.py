@@ -97,7 +97,7 @@ def audio(events: list[Event]) -> bytes:
     return b"".join(event.payload or b"" for event in events)
 
 
-def hear(server: Running, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def record_texts(server: Running, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Record the texts that reach the engine."""
     tts = server.context.models.loaded()[0].tts
     spoken: list[str] = []

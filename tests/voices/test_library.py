@@ -217,7 +217,7 @@ def test_unknown_home_folder_raises(monkeypatch: pytest.MonkeyPatch) -> None:
         VoiceLibrary().names()
 
 
-# --- Names, links and strangers in the folder -------------------------------------------------
+# --- Names, links and other files in the folder -----------------------------------------------
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)
@@ -293,7 +293,7 @@ def test_library_folder_may_be_a_link(tmp_path: Path) -> None:
 def test_other_files_in_the_folder_are_skipped(library: VoiceLibrary) -> None:
     path = library.add(make_voice("bob"))
     content = path.read_bytes()
-    strangers = {
+    others = {
         "notes.txt": b"hello",
         "half.safetensors": content[:-1],
         "empty.safetensors": b"",
@@ -303,15 +303,15 @@ def test_other_files_in_the_folder_are_skipped(library: VoiceLibrary) -> None:
         ".hidden.safetensors": content,
         ".vivace-0123.tmp": content,
     }
-    for name, stranger in strangers.items():
-        (library.folder / name).write_bytes(stranger)
+    for name, other in others.items():
+        (library.folder / name).write_bytes(other)
     (library.folder / "folder.safetensors").mkdir()
     assert library.names() == ["bob"]
     with pytest.raises(VoiceFileError, match="half"):
         library.get("half")
 
 
-# --- What the disk can do to it ---------------------------------------------------------------
+# --- Errors of the disk -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES])

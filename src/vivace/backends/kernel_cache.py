@@ -48,10 +48,10 @@ def write_entry(name: str, content: bytes) -> None:
 
 
 class Comparison:
-    """Remembers that kernels gave the reference's numbers with this build, GPU and driver.
+    """Records that kernels gave the reference's numbers with this build, GPU and driver.
 
     `parts` name the kernels and all dimensions that they are compiled for. On other devices than
-    NVIDIA GPUs nothing is remembered.
+    NVIDIA GPUs nothing is recorded.
     """
 
     def __init__(self, parts: Sequence[str], device: torch.device) -> None:

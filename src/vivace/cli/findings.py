@@ -52,7 +52,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What the checks look at."""
+    """The facts that the checks use."""
 
     system: str  # as `sys.platform`
     processor: str

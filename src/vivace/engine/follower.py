@@ -253,7 +253,7 @@ class TextFollower:
         return sorted(starts, reverse=True)[min(num_retries, len(starts) - 1)]
 
     def rewind(self, frame: int) -> None:
-        """Forget this frame and all later ones."""
+        """Discard this frame and all later ones."""
         self._arrivals[:] = [arrival for arrival in self._arrivals if arrival < frame]
         self._num_frames = self._changed = frame
         self._jump, self._num_back = None, 0

@@ -82,7 +82,7 @@ class LoadSettings:
 def open_checkpoint(
     folder: Path, lexicon: Lexicon | None, adapters: Adapter | AdapterSet | None
 ) -> Checkpoint:
-    """Raises LexiconError for entries of a language that the checkpoint does not know."""
+    """Raises LexiconError for entries of a language that the checkpoint does not support."""
     checkpoint = Checkpoint.open(folder)
     if adapters is not None:
         adapters.check_base(checkpoint.digest(), folder.name)

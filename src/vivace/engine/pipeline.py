@@ -85,7 +85,7 @@ class Pipeline:
         return self._frames is not None or self._samples is not None
 
     def take_waiting(self) -> tuple[list[Utterance], list[Utterance]]:
-        """Return and forget the utterances that lacked memory for prompts and for frames."""
+        """Return and clear the utterances that lacked memory for prompts and for frames."""
         waiting = self._refused, self._starved
         self._refused, self._starved = [], []
         return waiting

@@ -38,7 +38,7 @@ class Inbox:
         self._messages.append(message)
 
     def wake(self) -> None:
-        """Let the engine's thread look for work."""
+        """Wake the engine's thread, which then checks for work."""
         self._wakeups.put(None)
 
     def wait(self, timeout_s: float | None) -> None:
@@ -47,7 +47,7 @@ class Inbox:
             self._wakeups.get(timeout=timeout_s)
 
     def take(self) -> Message | None:
-        """The next message; None if there is none, and earlier wake-ups are forgotten."""
+        """The next message; None if there is none, and earlier wake-ups are discarded."""
         if self._messages:
             return self._messages.popleft()
         while not self._wakeups.empty():

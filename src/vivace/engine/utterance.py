@@ -194,7 +194,7 @@ class Utterance:
         self.is_text_complete = is_last
         if self._state is State.NEEDS_TEXT:
             self._state = State.RUNNING
-        self.num_texts += 1  # last: from here on the reader trusts `needs_text`
+        self.num_texts += 1  # last: from here on the reader uses `needs_text`
 
     # -- turns -------------------------------------------------------------------------------
 
@@ -374,7 +374,7 @@ class Utterance:
     def fail(self, error: Exception) -> None:
         if not self._has_ended:
             self.error, self._state = error, State.FAILED
-            self._has_ended = True  # last: the reader then looks at `error`
+            self._has_ended = True  # last: the reader then checks `error`
 
     def _num_left(self, num_frames: int) -> int:
         """Frames of the budget that are left. Before the text is complete there is no budget."""

@@ -19,7 +19,7 @@ from vivace.model import ops
 from vivace.model.layers import Attention, Block, GatedMlp, RMSNorm, Rope, ScaledBlock
 
 # Joins the keys and values of past rows with new ones: (layer, keys, values), [kv_heads, T, D].
-Remember = Callable[[int, str, str], tuple[str, str]]
+ExtendCache = Callable[[int, str, str], tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Pass:
     cos: str  # [1, T, head_dim / 2]
     sin: str
     mask: str | None  # float32 [group * T, S], -inf where a key is hidden; None: no key is hidden
-    remember: Remember
+    extend_cache: ExtendCache
     watch: Callable[[int, str], None] = lambda layer, weights: None  # [kv_heads, group * T, S]
 
 
@@ -101,7 +101,7 @@ class AttentionNodes:
         if self._norm is not None:
             qk = graph.op("Mul", self._norm(qk), self._norm_scale)
         q, k = graph.split(self._rotate(qk, shared), [heads, kv_heads], 0)
-        keys, values = shared.remember(layer, k, v)
+        keys, values = shared.extend_cache(layer, k, v)
         q = graph.reshape(q, [kv_heads, -1, width])  # [kv_heads, group * T, head_dim]
         weights = graph.op("MatMul", q, graph.transpose(keys, [0, 2, 1]))
         if shared.mask is not None:

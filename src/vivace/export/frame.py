@@ -87,7 +87,7 @@ class _FrameBuilder:
         olds = graph.split(layers, [1] * config.num_hidden_layers, 0)
         news: list[str] = []
 
-        def remember(layer: int, keys: str, values: str) -> tuple[str, str]:
+        def extend_cache(layer: int, keys: str, values: str) -> tuple[str, str]:
             axes = graph.constant([0, 1])
             both = graph.concat([graph.op("Unsqueeze", each, axes) for each in (keys, values)], 1)
             news.append(both)  # [1, 2, kv_heads, T, head_dim]
@@ -96,7 +96,7 @@ class _FrameBuilder:
             return graph.op("Squeeze", keys, axes), graph.op("Squeeze", values, axes)
 
         cos, sin = rope_rows(graph, self.talker.rope, num_past, num_rows)
-        shared = Pass(cos, sin, self._causal_mask(num_past, num_rows), remember, self._watch)
+        shared = Pass(cos, sin, self._causal_mask(num_past, num_rows), extend_cache, self._watch)
         for index, layer in enumerate(self.talker.model.layers):
             x = BlockNodes(graph, layer)(index, x, shared)
         new = graph.transpose(graph.concat(news, 0), [3, 0, 1, 2, 4])

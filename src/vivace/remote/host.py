@@ -168,7 +168,7 @@ class HostedConnection:
             self._wake_sender()
 
     def _wake(self, published: PublishedUtterance) -> None:
-        """Called by the engine's thread when the reader should look at the utterance."""
+        """Called by the engine's thread when the reader should check the utterance."""
         self._due.append(published)
         self._wake_sender()
 

@@ -161,7 +161,7 @@ def _dump_tail(utterance: Utterance, turns: Sequence[TurnReport], *, is_over: bo
 def apply_updates(content: memoryview, utterances: dict[int, Utterance]) -> None:
     """Write the published fields of the client's utterances, and wake their readers.
 
-    Utterances that the client has forgotten are skipped, and those that are over are removed.
+    Utterances that the client has released are skipped, and those that are over are removed.
     """
     for number, update in _read_updates(content):
         if (one := utterances.get(number)) is None:
@@ -200,7 +200,7 @@ class _Update:
         one.num_final = num_final
         one.finish_reason = self.tail.get("finish_reason")
         one.mirror(needs_text=bool(flags & NEEDS_TEXT), is_over=self.is_over)
-        one.num_texts = num_texts  # last: from here on the reader trusts `needs_text`
+        one.num_texts = num_texts  # last: from here on the reader uses `needs_text`
 
 
 def _read_updates(content: memoryview) -> Iterator[tuple[int, _Update]]:

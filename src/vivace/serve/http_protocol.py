@@ -177,7 +177,7 @@ class TimedHTTP(HalfClose, SendTimeout, H11Protocol):
         self._refuse(Failure(408, message, "request_timeout"))
 
     def _refuse(self, failure: Failure) -> None:
-        """Send an error unless a response has begun, close, and tell the application to stop."""
+        """Send an error unless a response has begun, close, and signal the application to stop."""
         cycle = self.cycle
         has_response = cycle is not None and cycle.response_started and not cycle.response_complete
         if cycle is not None and not cycle.response_complete:

@@ -22,9 +22,11 @@ RETRY_S = 1.0
 
 
 class RayReplica:
-    async def __init__(self, told: dict[str, Any], max_ongoing: int) -> None:  # type: ignore[misc]
+    async def __init__(self, options: dict[str, Any], max_ongoing: int) -> None:  # type: ignore[misc]
         self._replica: Replica | None = None
-        settings = resolve_settings(told, os.environ, defaults={**DEFAULTS, "host": _proxy_host()})
+        settings = resolve_settings(
+            options, os.environ, defaults={**DEFAULTS, "host": _proxy_host()}
+        )
         replica = Replica(ServeContext.create(settings))
         self._app = await replica.start(_is_stopping, max_ongoing)
         self._replica = replica
@@ -41,9 +43,9 @@ class RayReplica:
             await self._replica.close()
 
 
-def app(told: dict[str, Any]) -> serve.Application:
+def app(options: dict[str, Any]) -> serve.Application:
     """Build the application from the arguments of `serve run` or `serve.yaml`."""
-    scale, settings = read_arguments(told)
+    scale, settings = read_arguments(options)
     ingress = serve.ingress()(RayReplica)
     return serve.deployment(ingress, **_options(scale)).bind(settings, scale.max_ongoing)
 

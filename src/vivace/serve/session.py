@@ -53,7 +53,7 @@ class Session(ABC, Generic[M]):
         """Run a task that is cancelled with the session and that a drain waits for."""
         task = self.context.streams.run_held(speech)
         self._tasks.add(task)
-        task.add_done_callback(self._forget)
+        task.add_done_callback(self._remove_task)
         return task
 
     async def read(self) -> None:
@@ -92,13 +92,13 @@ class Session(ABC, Generic[M]):
         if not self._ended.done():
             self._ended.set_result(None)
 
-    def _forget(self, task: asyncio.Task[None]) -> None:
+    def _remove_task(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._last_active = time.monotonic()
 
 
 async def cancel_all(tasks: list[asyncio.Task[Any]]) -> None:
-    # Repeated: before Python 3.12, a completed wait_for swallows a cancellation.
+    # Repeated: before Python 3.12, a completed wait_for suppresses a cancellation.
     while pending := [task for task in tasks if not task.done()]:
         for task in pending:
             task.cancel()

@@ -73,7 +73,7 @@ class SharedLibrary(VoiceLibrary):
             self._store.invalidate_cache()
             info = self._store.info(self._at(file_name))
         except FileNotFoundError:
-            self._forget(file_name)
+            self._remove_copy(file_name)
             return False
         except Exception as error:
             if self._versions.get(file_name):
@@ -100,7 +100,7 @@ class SharedLibrary(VoiceLibrary):
         except Exception as error:
             raise self._failure("be changed", error) from error
         finally:
-            self._forget(file_name)
+            self._remove_copy(file_name)
 
     def _at(self, file_name: str) -> str:
         return f"{self._root}/{file_name}"
@@ -127,7 +127,7 @@ class SharedLibrary(VoiceLibrary):
             known.add(version)
         return True
 
-    def _forget(self, file_name: str) -> None:
+    def _remove_copy(self, file_name: str) -> None:
         with self._lock:
             self._versions.pop(file_name, None)
             (self.folder / file_name).unlink(missing_ok=True)

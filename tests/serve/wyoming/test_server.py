@@ -23,7 +23,7 @@ from tests.support.wyoming_client import (
     LIMIT_S,
     WyomingTalk,
     audio,
-    hear,
+    record_texts,
     talking,
     types,
     wyoming_port,
@@ -126,7 +126,7 @@ def test_audio_stop_lists_letters_that_the_checkpoint_does_not_read(
 def test_synthesize_inside_a_stream_is_not_spoken_twice(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spoken = hear(server, monkeypatch)
+    spoken = record_texts(server, monkeypatch)
     with talking(server) as talk:
         talk.write_stream("Hello ", "my dear ", "friend.", voice={"name": "heart"})
         assert types(talk.until("synthesize-stopped")) == STREAMED
@@ -141,7 +141,7 @@ def test_synthesize_inside_a_stream_is_not_spoken_twice(
 def test_synthesize_inside_an_empty_stream_is_spoken(
     server: Running, pieces: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spoken = hear(server, monkeypatch)
+    spoken = record_texts(server, monkeypatch)
     with talking(server) as talk:
         talk.send("synthesize-start")
         for piece in pieces:
@@ -167,7 +167,7 @@ def speak(talk: WyomingTalk, text: str = "One.") -> list[Event]:
 def test_texts_of_one_connection_are_spoken_in_order(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spoken = hear(server, monkeypatch)
+    spoken = record_texts(server, monkeypatch)
     with talking(server) as talk:
         talk.send("synthesize", text="First.")
         talk.write_stream("Second.")

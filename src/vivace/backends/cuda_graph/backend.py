@@ -240,7 +240,7 @@ class CudaGraphBackend:
         with self.graphs.on_stream():
             self._table.set_head(head)
         if self._layers.name == "plain":  # only the kernels read the head from a tensor
-            self.graphs.forget()
+            self.graphs.discard_all()
 
     # -- more than the interface -------------------------------------------------------------
 

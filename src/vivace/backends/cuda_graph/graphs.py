@@ -46,7 +46,7 @@ class GraphPool:
         """The number of captured graphs."""
         return len(self._ready) - len(self.fallbacks)
 
-    def forget(self) -> None:
+    def discard_all(self) -> None:
         """Capture every graph again when it is next needed."""
         self._ready.clear()
 

@@ -75,7 +75,7 @@ def split_tiles(out: Tensor, depth: int) -> Tiles | None:
 
 
 def can_copy_tiles(x: Tensor, weight: Tensor, num_rows: int) -> bool:
-    """Whether Hopper's tile copies (TMA) pay for tiles of `num_rows` and can read these rows.
+    """Whether Hopper's tile copies (TMA) can read these rows and are faster for `num_rows` of them.
 
     Every row must begin at a multiple of 16 bytes.
     """

@@ -127,8 +127,8 @@ class SocketSession(Session[Event]):
         self._allowance, self._refilled = min(MAX_BURST, self._allowance + gained) - 1, now
         return self._allowance >= 0
 
-    def _forget(self, task: asyncio.Task[None]) -> None:
-        super()._forget(task)
+    def _remove_task(self, task: asyncio.Task[None]) -> None:
+        super()._remove_task(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             if not isinstance(error, WebSocketDisconnect):
                 log.error("a WebSocket session failed", exc_info=error)

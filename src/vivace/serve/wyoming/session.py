@@ -246,8 +246,8 @@ class WyomingSession(Session[Event]):
 
     # -- speech ------------------------------------------------------------------------------
 
-    def _forget(self, task: asyncio.Task[None]) -> None:
-        super()._forget(task)
+    def _remove_task(self, task: asyncio.Task[None]) -> None:
+        super()._remove_task(task)
         if self.context.streams.draining.is_set() and not (self._tasks or task.cancelled()):
             self.end()
 

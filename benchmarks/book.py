@@ -162,14 +162,14 @@ class Reading:
         return round(time.monotonic() - self.began, 1)
 
     def report(self) -> Row:
-        told, _ = self.process.communicate()
+        output, _ = self.process.communicate()
         if self.process.returncode:
             sys.exit(f"vivace read ended with {self.process.returncode}")
         made = self.made()
         content, samples, num_samples = self.output.read_bytes(), *decode(self.output)
         return {
             "seconds": self.rows[-1]["at_s"],  # until the last piece
-            "audio_s": round(json.loads(told)["audio_s"], 1),
+            "audio_s": round(json.loads(output)["audio_s"], 1),
             "rss_mib": {name: self._rss(share) for name, share in POINTS.items()},
             "most_rss_mib": max(row["most_rss_mib"] for row in [*self.rows, *self.killed]),
             "kills": self.killed,

@@ -131,8 +131,8 @@ async def engine_live(tts: TTS) -> float:
 async def engine_chunks(tts: TTS) -> float:
     """The request of speech-to-speech: a complete text, with eight frames in the first chunk."""
     began = time.perf_counter()
-    told: dict[str, Any] = {"text_layout": "whole", "chunk_frames": CHUNK_FRAMES}
-    with tts.stream(TEXT, voice=VOICE, seed=SEED, **told) as stream:
+    options: dict[str, Any] = {"text_layout": "whole", "chunk_frames": CHUNK_FRAMES}
+    with tts.stream(TEXT, voice=VOICE, seed=SEED, **options) as stream:
         next(stream)
         return 1000 * (time.perf_counter() - began)
 
@@ -260,14 +260,14 @@ async def speech_to_speech(tts: TTS) -> AsyncIterator[First]:
 
     module.console.quiet = True
     scope = CancelScope()
-    told = {"model_name": "mini", "speaker": VOICE, "cancel_scope": scope}
-    told["streaming_chunk_size"] = CHUNK_FRAMES
+    arguments = {"model_name": "mini", "speaker": VOICE, "cancel_scope": scope}
+    arguments["streaming_chunk_size"] = CHUNK_FRAMES
     handler = module.Qwen3TTSHandler(
         threading.Event(),
         queue.Queue(),
         queue.Queue(),
         setup_args=(threading.Event(),),
-        setup_kwargs=told,
+        setup_kwargs=arguments,
     )
     handler.model = FasterQwen3TTS(tts)  # the same engine as in the direct measurement
 

@@ -61,7 +61,7 @@ def parse_arguments() -> argparse.Namespace:
     command.add_argument("--first", type=int, help="most windows to judge in this run")
     command.add_argument("--every", type=int, default=1, help="judge every n-th window only")
     command.add_argument("--json", type=Path, help="where to write the report")
-    command = commands.add_parser("seams", help="whether the seams of it can be told from the rest")
+    command = commands.add_parser("seams", help="whether its seams are audible")
     command.set_defaults(run=seams)
     command.add_argument("folder", type=Path)
     command.add_argument("--json", type=Path, help="the report of `judge`, which is extended")
@@ -265,8 +265,8 @@ def seams(arguments: argparse.Namespace) -> None:
     found = {**report, "difference_95_percent": [round(float(x), 2) for x in interval]}
     print(json.dumps(found))
     if arguments.json:
-        told = json.loads(arguments.json.read_text())
-        arguments.json.write_text(json.dumps({**told, "seams": found}, indent=1) + "\n")
+        stored = json.loads(arguments.json.read_text())
+        arguments.json.write_text(json.dumps({**stored, "seams": found}, indent=1) + "\n")
 
 
 def seam_windows(windows: Sequence[Row], seconds: float = 4.0) -> tuple[list[Row], list[Row]]:

@@ -179,11 +179,11 @@ class Drill:
                     one.first_s = one.first_s or time.monotonic() - one.began
                     one.audio += message
                     continue
-                told = json.loads(message)
-                if told["type"] == "error":
-                    one.failure = f"error: {told.get('message')}"[:120]
+                event = json.loads(message)
+                if event["type"] == "error":
+                    one.failure = f"error: {event.get('message')}"[:120]
                     return
-                if told["type"] == "session.done":
+                if event["type"] == "session.done":
                     return
 
     # -- faults ------------------------------------------------------------------------------
@@ -275,8 +275,8 @@ def find(title: str) -> list[int]:
     found = []
     for entry in Path("/proc").iterdir():
         try:
-            told = read_title(entry) if entry.name.isdecimal() else ""
-            if told.startswith(title) and ".initialize" not in told:
+            whole = read_title(entry) if entry.name.isdecimal() else ""
+            if whole.startswith(title) and ".initialize" not in whole:
                 found.append(int(entry.name))
         except OSError:
             continue
@@ -335,9 +335,11 @@ def main() -> None:
     arguments = parser.parse_args()
     load_before = os.getloadavg()[0]
     result = asyncio.run(Drill(arguments).run())
-    told = {name: getattr(arguments, name) for name in ("clients", "pause", "kill_every", "note")}
+    options = {
+        name: getattr(arguments, name) for name in ("clients", "pause", "kill_every", "note")
+    }
     load = {"before": round(load_before, 1), "after": round(os.getloadavg()[0], 1)}
-    result = {**told, **({"restart": True} if arguments.restart else {}), "load": load, **result}
+    result = {**options, **({"restart": True} if arguments.restart else {}), "load": load, **result}
     print(json.dumps(result, indent=1))
     if arguments.json:
         from vivace.cli.bench.machine import machine

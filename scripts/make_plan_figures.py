@@ -26,9 +26,9 @@ KEYS_SHARE = 80 / 200
 
 
 def main() -> None:
-    told = {model: make(model) for model in ("0.6B", "1.7B")}
+    figures = {model: make(model) for model in ("0.6B", "1.7B")}
     path = ROOT / "src" / "vivace" / "plan" / "h200.json"
-    path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 
 def make(model: str) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def make(model: str) -> dict[str, Any]:
     codecs[256] = [round(4 * ms, 3) for ms in codecs[64]]  # in four passes
     prompt_ms = engine["latency"]["parts"]["prompt_ms"]
     alone_ms = prompt_ms + frames[1] + codecs[1][0]
-    told = {
+    measured = {
         "frame_ms": frames,
         "codec_ms": codecs,
         "prompt_ms": prompt_ms,
@@ -55,7 +55,7 @@ def make(model: str) -> dict[str, Any]:
             for name, result in (("engine", engine), ("kernels", kernels), ("codec", codec))
         },
     }
-    tried = [{**told, "reader_ms": reader_ms} for reader_ms in READER_MS]
+    tried = [{**measured, "reader_ms": reader_ms} for reader_ms in READER_MS]
     return min(tried, key=lambda one: distance(model, one))
 
 
@@ -75,11 +75,11 @@ def frame_ms(rows: list[dict[str, Any]], alone_ms: float) -> dict[int, float]:
     return {batch: round(alone_ms + ms - own[1], 3) for batch, ms in own.items()}
 
 
-def distance(model: str, told: dict[str, Any]) -> float:
+def distance(model: str, measured: dict[str, Any]) -> float:
     """Distance of the simulated from the measured throughput."""
-    figures = parse_figures("h200", model, told)
+    figures = parse_figures("h200", model, measured)
     loss = 0.0
-    for row in told["throughput"]:
+    for row in measured["throughput"]:
         result = simulate_streams(figures, row["streams"], row["requests"], row["frames"])
         loss += (result.audio_s / result.seconds / row["audio_s_per_s"] - 1) ** 2
     return loss

@@ -735,10 +735,10 @@ def test_mini_is_the_embedded_voice_unless_a_folder_has_that_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    told: dict[str, Any] = {"revision": None, "cache_dir": None, "offline": True}
-    assert find_folder("mini", **told) == EMBEDDED
+    options: dict[str, Any] = {"revision": None, "cache_dir": None, "offline": True}
+    assert find_folder("mini", **options) == EMBEDDED
     Path("mini").mkdir()
-    assert find_folder("mini", **told) == Path("mini")
+    assert find_folder("mini", **options) == Path("mini")
 
 
 def test_file_instead_of_a_folder_is_rejected(

@@ -276,12 +276,12 @@ def test_ten_concurrent_processes_lose_no_file(tmp_path: Path) -> None:
             assert all(process.poll() is None for process in processes)
             time.sleep(0.01)
         (tmp_path / "go").touch()
-        told = [process.communicate(timeout=120)[0].split() for process in processes]
+        outputs = [process.communicate(timeout=120)[0].split() for process in processes]
     finally:
         for process in processes:
             process.kill()
             process.wait()
-    for number, names in enumerate(told):
+    for number, names in enumerate(outputs):
         assert len(names) == 20
         for name in names:
             assert (tmp_path / "out" / name).read_text() == str(number)

@@ -528,11 +528,11 @@ def test_clone_has_codes_only_with_a_transcript(base: TTS) -> None:
     assert (alone.name, alone.language, alone.licence) == ("ada", "english", "CC0-1.0")
     assert alone.width == 32
     assert not alone.is_in_context
-    told = base.clone((samples, rate), TRANSCRIPT, append_silence=False)
-    assert told.ref_text == TRANSCRIPT
-    assert told.ref_codes is not None
-    assert told.ref_codes.shape == (19, 16)  # 1.5 s of 12.5 frames, rounded up
-    np.testing.assert_array_equal(alone.speaker, told.speaker)
+    in_context = base.clone((samples, rate), TRANSCRIPT, append_silence=False)
+    assert in_context.ref_text == TRANSCRIPT
+    assert in_context.ref_codes is not None
+    assert in_context.ref_codes.shape == (19, 16)  # 1.5 s of 12.5 frames, rounded up
+    np.testing.assert_array_equal(alone.speaker, in_context.speaker)
 
 
 def test_two_recordings_are_two_voices(base: TTS) -> None:

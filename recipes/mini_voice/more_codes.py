@@ -115,9 +115,9 @@ def spoken_lines(data: SimpleNamespace, lines: Lines, seconds: float | None) -> 
     starts = range(0, len(lines), data.lines_per_shard)
     for begin in starts:
         jobs.put(lines[begin : begin + data.lines_per_shard])
-    told = (data, lines[0][0] // SPEAKER, jobs, results)
+    arguments = (data, lines[0][0] // SPEAKER, jobs, results)
     workers = [
-        context.Process(target=_read, args=told, daemon=True) for _ in range(data.num_workers)
+        context.Process(target=_read, args=arguments, daemon=True) for _ in range(data.num_workers)
     ]
     for worker in workers:
         worker.start()

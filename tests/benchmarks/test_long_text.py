@@ -93,8 +93,8 @@ def test_seam_figures_are_added_to_report(
     (tmp_path / script.SPEECH).write_bytes(bytes(2 * 1400))
     report = tmp_path / "report.json"
     report.write_text(json.dumps({"characters": 12}))
-    told = ["long_text.py", "seams", str(tmp_path), "--json", str(report)]
-    monkeypatch.setattr("sys.argv", told)
+    arguments = ["long_text.py", "seams", str(tmp_path), "--json", str(report)]
+    monkeypatch.setattr("sys.argv", arguments)
     script.main()
     found = json.loads(report.read_text())
     assert found["characters"] == 12

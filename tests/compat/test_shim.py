@@ -62,11 +62,11 @@ def test_command_runs_with_the_redirected_import(tmp_path: Path) -> None:
         "    print(FasterQwen3TTS.__module__, sys.argv)\n    return 3\n"
     )
     source = str(Path(sys.modules["vivace"].__file__ or "").parents[1])
-    told = {"PYTHONPATH": f"{tmp_path}:{source}", "PATH": "/usr/bin:/bin"}
+    variables = {"PYTHONPATH": f"{tmp_path}:{source}", "PATH": "/usr/bin:/bin"}
     command = [sys.executable, "-m", "vivace.compat"]
 
     done = subprocess.run(
-        [*command, "talk", "--loud"], env=told, capture_output=True, text=True, check=False
+        [*command, "talk", "--loud"], env=variables, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (3, "vivace.compat.faster ['talk', '--loud']\n")
 

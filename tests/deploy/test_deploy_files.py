@@ -23,8 +23,10 @@ SERVE_FILES = sorted((DEPLOY / "ray").glob("serve*.yaml")) + sorted(
 
 
 def serve_config(path: Path) -> dict[str, Any]:
-    told = yaml.safe_load(path.read_text("utf-8"))
-    return told if "applications" in told else yaml.safe_load(told["spec"]["serveConfigV2"])
+    content = yaml.safe_load(path.read_text("utf-8"))
+    return (
+        content if "applications" in content else yaml.safe_load(content["spec"]["serveConfigV2"])
+    )
 
 
 @pytest.mark.parametrize("path", SERVE_FILES, ids=lambda path: path.name)
@@ -40,10 +42,10 @@ def test_serve_config_arguments_are_valid(path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("path", sorted((DEPLOY / "kuberay").glob("*.yaml")), ids=lambda p: p.name)
 def test_manifest_workers_have_resources_for_replicas(path: Path) -> None:
-    told = yaml.safe_load(path.read_text("utf-8"))
+    content = yaml.safe_load(path.read_text("utf-8"))
     (application,) = serve_config(path)["applications"]
     scale, _ = read_arguments(application["args"])
-    (group,) = told["spec"]["rayClusterConfig"]["workerGroupSpecs"]
+    (group,) = content["spec"]["rayClusterConfig"]["workerGroupSpecs"]
     assert (group["minReplicas"], group["maxReplicas"]) == (scale.min_replicas, scale.max_replicas)
     pod = group["template"]["spec"]
     limits = pod["containers"][0]["resources"]["limits"]
@@ -53,8 +55,8 @@ def test_manifest_workers_have_resources_for_replicas(path: Path) -> None:
 
 
 def compose() -> dict[str, Any]:
-    told: dict[str, Any] = yaml.safe_load((DEPLOY / "proxy" / "compose.yaml").read_text("utf-8"))
-    return told
+    content: dict[str, Any] = yaml.safe_load((DEPLOY / "proxy" / "compose.yaml").read_text("utf-8"))
+    return content
 
 
 def is_server(service: dict[str, Any]) -> bool:
@@ -90,9 +92,9 @@ def test_compose_entrypoint_changes_owner_of_folder(tmp_path: Path) -> None:
 
 
 def test_compose_proxy_lists_every_server() -> None:
-    told = compose()
-    servers = {name for name, service in told["services"].items() if is_server(service)}
-    proxy = told["services"]["proxy"]
+    content = compose()
+    servers = {name for name, service in content["services"].items() if is_server(service)}
+    proxy = content["services"]["proxy"]
     assert {address.split(":")[0] for address in proxy["environment"].values()} == servers
     config = (DEPLOY / "proxy" / "haproxy.cfg").read_text("utf-8")
     assert set(re.findall(r"^\s+server \S+ \$\{(\w+)\}", config, re.M)) == {*proxy["environment"]}

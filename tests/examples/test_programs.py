@@ -238,13 +238,13 @@ def test_comfyui_node_returns_audio(monkeypatch: pytest.MonkeyPatch, tiny_folder
     assert node.RETURN_TYPES == ("AUDIO",)
     speak = getattr(node(), node.FUNCTION)
     inputs = node.INPUT_TYPES()
-    told = {name: kind[1]["default"] for name, kind in inputs["required"].items()}
-    told |= {name: kind[1]["default"] for name, kind in inputs["optional"].items() if kind[1:]}
-    (audio,) = speak(**told)
+    values = {name: kind[1]["default"] for name, kind in inputs["required"].items()}
+    values |= {name: kind[1]["default"] for name, kind in inputs["optional"].items() if kind[1:]}
+    (audio,) = speak(**values)
     assert audio["sample_rate"] == 24_000
     assert audio["waveform"].dtype == torch.float32
     assert audio["waveform"].shape[:2] == (1, 1)
-    assert torch.equal(audio["waveform"], speak(**told)[0]["waveform"])  # the seed is kept
+    assert torch.equal(audio["waveform"], speak(**values)[0]["waveform"])  # the seed is kept
 
     given = 0.1 * torch.sin(torch.arange(48_000) / 20)
     reference = {"waveform": given.expand(1, 2, -1), "sample_rate": 24_000}

@@ -40,7 +40,7 @@ NO_CHECK = DataOptions(language="english", check_transcripts=False)
 
 
 class Quiet:
-    """A reporter that keeps what it is told; it may raise at a step."""
+    """A reporter that keeps all reports; it may raise at a step."""
 
     def __init__(self, stop_at: int | None = None, stop_at_note: str | None = None) -> None:
         self.notes: list[str] = []

@@ -39,8 +39,8 @@ def test_missing_framework_raises_with_the_install_command(
     name: str, installed: dict[str, str]
 ) -> None:
     package, _ = MODULES[name]
-    told = rf"needs {package}, which is not installed: pip install '\.\[{name}\]'"
-    with pytest.raises(IntegrationError, match=told):
+    error = rf"needs {package}, which is not installed: pip install '\.\[{name}\]'"
+    with pytest.raises(IntegrationError, match=error):
         importlib.import_module(f"vivace.integrations.{name}")
 
 
@@ -50,8 +50,8 @@ def test_other_major_version_raises_with_the_tested_version(
 ) -> None:
     package, tested = MODULES[name]
     installed[package] = "2.0.1"
-    told = f"{package} 2.0.1 is installed, and vivace.integrations.{name} was tested with {tested}"
-    with pytest.raises(IntegrationError, match=told):
+    error = f"{package} 2.0.1 is installed, and vivace.integrations.{name} was tested with {tested}"
+    with pytest.raises(IntegrationError, match=error):
         importlib.import_module(f"vivace.integrations.{name}")
 
 
@@ -81,9 +81,9 @@ def test_major_version_is_compared(
 
 def test_missing_name_in_the_framework_raises_integration_error(installed: dict[str, str]) -> None:
     installed["talker"] = "1.99.0"
-    told = "talker 1.99.0 cannot be imported as 1.0.0 can"
+    error = "talker 1.99.0 cannot be imported as 1.0.0 can"
     with (
-        pytest.raises(IntegrationError, match=told),
+        pytest.raises(IntegrationError, match=error),
         framework("talker", tested="1.0.0", extra="talker"),
     ):
         from json import no_such_name  # type: ignore[attr-defined]  # noqa: F401

@@ -142,13 +142,13 @@ def test_word_timings_arrive_with_the_audio() -> None:
         at_hand = VoiceAtHand(tts, ScriptedSpeech())
         stream, engine = open_stream(at_hand, timings=True, seed=7)
         assert engine.provides_word_timings
-        told: list[Any] = []
-        stream.on_word_spoken = told.append
+        timings: list[Any] = []
+        stream.on_word_spoken = timings.append
         stream.feed(iter(WORDS))
         stream.play()
-    assert [timing.word for timing in told] == TEXT.split()[: len(told)]
-    assert len(told) >= 4  # the player reports one per block
-    assert told[-1].end_time <= len(PyAudio.heard) / 48_000 + 0.1
+    assert [timing.word for timing in timings] == TEXT.split()[: len(timings)]
+    assert len(timings) >= 4  # the player reports one per block
+    assert timings[-1].end_time <= len(PyAudio.heard) / 48_000 + 0.1
 
 
 def has_played_more(num_bytes: int) -> bool:

@@ -145,13 +145,13 @@ def test_error_of_the_text_iterator_is_raised_after_its_audio(at_hand: VoiceAtHa
 def test_request_rejected_by_the_server_raises_request_error(at_hand: VoiceAtHand) -> None:
     async def test() -> None:
         source = ServerSource(str(at_hand.voice))
-        for options, told in (
+        for options, message in (
             ({"voice": "nobody"}, "the server: no voice named 'nobody'"),
             ({"language": "klingon"}, "the server: no language named 'klingon'"),
             ({"tempo": 2}, "a server does not accept tempo; try one of: instruct, "),
             ({"voice": object()}, "voice must be the name of a voice on the server"),
         ):
-            with pytest.raises(RequestError, match=told):
+            with pytest.raises(RequestError, match=message):
                 async for _ in source.speak(TEXT, 24_000, **options):
                     pass
         assert len(await read(source, TEXT)) == 25 * 1_920 * 2

@@ -37,8 +37,8 @@ def shim() -> Iterator[None]:
 def open_handler(cancel_scope: Any = None, **options: Any) -> Any:
     from speech_to_speech.TTS.qwen3_tts_handler import Qwen3TTSHandler
 
-    told = {"model_name": "mini", "speaker": "heart", "cancel_scope": cancel_scope, **options}
-    return Qwen3TTSHandler(Event(), Queue(), Queue(), setup_args=(Event(),), setup_kwargs=told)
+    arguments = {"model_name": "mini", "speaker": "heart", "cancel_scope": cancel_scope, **options}
+    return Qwen3TTSHandler(Event(), Queue(), Queue(), setup_args=(Event(),), setup_kwargs=arguments)
 
 
 @pytest.fixture

@@ -274,8 +274,8 @@ def test_generated_files_have_teachers_network_and_weights(
     fake_carry.main()
     for name in ("lines", "rare"):
         assert len(gzip.decompress((out / f"{name}.txt.gz").read_bytes()).splitlines()) == 5
-    told = ['data.speakers=["heart", "michael", "training_voices"]', "codec.num_quantizers=8"]
-    settings = load_settings(True, told)
+    changes = ['data.speakers=["heart", "michael", "training_voices"]', "codec.num_quantizers=8"]
+    settings = load_settings(True, changes)
     data = settings.data
     data.teacher, data.model = str(out / "hibari"), "none"
     data.kokoro, data.styles = str(out / "kokoro/kokoro_durations.onnx"), str(out / "kokoro")

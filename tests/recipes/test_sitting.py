@@ -42,11 +42,11 @@ def sit(tmp_path: Path, fails: str = "") -> tuple[int, dict[str, str], list[str]
     python.write_text(PYTHON)
     python.chmod(0o755)
     places = {"OUT": out, "WORK": tmp_path / "work", "PYTHON": python, "CALLS": tmp_path / "calls"}
-    told = {"FAILS": fails, "SETS": 'data.speakers=["heart","michael"]'}
+    variables = {"FAILS": fails, "SETS": 'data.speakers=["heart","michael"]'}
     done = subprocess.run(
         ["bash", str(SCRIPT), str(carry), "100"],
         cwd=ROOT,
-        env={**os.environ, **told, **{name: str(path) for name, path in places.items()}},
+        env={**os.environ, **variables, **{name: str(path) for name, path in places.items()}},
         capture_output=True,
         timeout=120,
         check=False,
@@ -103,7 +103,7 @@ KNOWN_OF_TWO = tuple(f"{name}.safetensors" for name in ("decoder", "discriminato
 
 
 def sit_with_two(
-    tmp_path: Path, fails: str = "", *, encoder: str = "", **told: str
+    tmp_path: Path, fails: str = "", *, encoder: str = "", **variables: str
 ) -> tuple[int, dict[str, str], list[str]]:
     """`encoder` is the second speaker's encoder of an earlier run, if any."""
     carry, out, python = tmp_path / "carry", tmp_path / "out", tmp_path / "python"
@@ -121,7 +121,7 @@ def sit_with_two(
         ["bash", str(SPEAKER_SCRIPT), str(carry), "100"],
         cwd=ROOT,
         env={
-            **os.environ, **told, "FAILS": fails, "FIRST_SHARD": "2",
+            **os.environ, **variables, "FAILS": fails, "FIRST_SHARD": "2",
             **{name: str(path) for name, path in places.items()},
         },
         capture_output=True,

@@ -272,8 +272,8 @@ def test_crops_are_balanced_between_speakers_and_in_range(lines: list[str], tmp_
 
     shards = tmp_path / "shards"
     shards.mkdir()
-    told = ["data.num_dev=2", "data.num_dev_other=1", "data.num_lines_other=2"]
-    data = settings_of([*lines, *told, f'data.shards="{shards}"']).data
+    counts = ["data.num_dev=2", "data.num_dev_other=1", "data.num_lines_other=2"]
+    data = settings_of([*lines, *counts, f'data.shards="{shards}"']).data
     for index, read in enumerate(plan(data)):
         numbers = np.array([number for number, _ in read], np.int32)
         frames = np.full(len(read), 30, np.int32)
@@ -367,8 +367,8 @@ def test_codebook_is_divided_once_with_or_without_leads(
     sets = [word for item in lines for word in ("--set", item)]
 
     def share(resume: Path, out: Path) -> encode.Codes:
-        told = ["share_books", "--smoke", *sets, "--resume", str(resume), "--out", str(out)]
-        monkeypatch.setattr("sys.argv", told)
+        arguments = ["share_books", "--smoke", *sets, "--resume", str(resume), "--out", str(out)]
+        monkeypatch.setattr("sys.argv", arguments)
         share_books.main()
         return encode.read(out)
 

@@ -57,7 +57,7 @@ def workplace(tmp_path: Path) -> Path:
 
 def run(workplace: Path, stage: str, *options: str, sets: dict[str, object] | None = None) -> str:
     """Run one stage in the folder `workplace`."""
-    told = {
+    changes = {
         "tokenizer.folder": str(workplace / "tokenizer"), "data.num_templates": 40,
         "data.speakers": ["heart"], "data.num_rare": 30, "data.num_more_templates": 10,
         "data.num_leads": 3,
@@ -65,7 +65,7 @@ def run(workplace: Path, stage: str, *options: str, sets: dict[str, object] | No
         "train_gan.state": "build/gan_state.pt", "train_talker.codes": "build/more",
         "train_talker.decoder": "build/codec/decoder.safetensors", **(sets or {}),
     }  # fmt: skip
-    sets_as_options = [f"--set={name}={json.dumps(value)}" for name, value in told.items()]
+    sets_as_options = [f"--set={name}={json.dumps(value)}" for name, value in changes.items()]
     done = subprocess.run(
         [
             sys.executable,
@@ -223,8 +223,8 @@ def test_talker_trains_and_exports_checkpoint(
         train_talker.run(settings, log, tmp_path / out, seconds=0.5, resume=resume)
     export.export(settings, folder, tmp_path / "second", tmp_path / "voice")
     log_text = (tmp_path / "second" / "log.jsonl").read_text()
-    told = [json.loads(row) for row in log_text.splitlines()]
-    assert told[-1]["steps"] >= 1
-    assert np.isfinite(told[-1]["ce0"])
+    logged = [json.loads(row) for row in log_text.splitlines()]
+    assert logged[-1]["steps"] >= 1
+    assert np.isfinite(logged[-1]["ce0"])
     config = json.loads((tmp_path / "voice" / "config.json").read_text())
     assert config["reading_config"]["live"] == "sentence"

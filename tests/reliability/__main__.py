@@ -41,8 +41,8 @@ def run_soak(minutes: float, cpu: float, seed: int, report: Report) -> None:
     report.replace(result)
     lengths = {(): 60 * minutes, ("--leak",): max(200.0, 60 * minutes * CONTROL_SHARE)}
     for flags, seconds in lengths.items():
-        told = SoakLimits(seconds=seconds, interval_s=min(60.0, seconds / 20), cpu=cpu, seed=seed)
-        found = soak(told, *flags, most_mib=SOAK_MOST_MIB)
+        limits = SoakLimits(seconds=seconds, interval_s=min(60.0, seconds / 20), cpu=cpu, seed=seed)
+        found = soak(limits, *flags, most_mib=SOAK_MOST_MIB)
         leaks, name = found["leaks"], "G9 leaky control" if flags else "G9 soak"
         result.figures[name] = found
         say(f"{name}: {found['requests']} requests, {found['after_warm_up']}, leaks: {leaks}")

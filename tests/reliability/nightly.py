@@ -77,8 +77,8 @@ def run_goal(goal: Goal, number: int) -> Result:
             *([] if number == 0 else ["--hypothesis-profile=search"]),
             *goal.tests,
         ]
-        told = {"VIVACE_RELIABILITY_JSON": str(figures), "VIVACE_RELIABILITY_ROUND": str(number)}
-        said = run_within(goal.limit_s, command, {**os.environ, **told, "OMP_NUM_THREADS": "1"})
+        extra = {"VIVACE_RELIABILITY_JSON": str(figures), "VIVACE_RELIABILITY_ROUND": str(number)}
+        said = run_within(goal.limit_s, command, {**os.environ, **extra, "OMP_NUM_THREADS": "1"})
         if said is None:
             result.failed.append(f"not over after {goal.limit_s:.0f} s")
         elif report.exists():
@@ -185,14 +185,14 @@ class Report:
             return
         found = json.loads(self._path.read_text()) if self._path.exists() else {}
         began = self._machine["date"]
-        told = {each.id: {**each.as_json(), "run": began} for each in self.results.values()}
+        measured = {each.id: {**each.as_json(), "run": began} for each in self.results.values()}
         run = {
             "minutes": round((time.monotonic() - self._began) / 60, 1),
             "load_before": self._load,
             "load_after": load_average(),
             "machine": self._machine,
         }
-        goals = {**found.get("goals", {}), **told}
+        goals = {**found.get("goals", {}), **measured}
         runs = {**found.get("runs", {}), began: run}
         used = {goal.get("run") for goal in goals.values()}
         report = {

@@ -56,7 +56,7 @@ class Soak:
     """The clients and their observations."""
 
     served: ServerProcess
-    told: SoakLimits
+    limits: SoakLimits
     kinds: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
@@ -76,8 +76,8 @@ class Soak:
             self.take_sample()
             if self.is_over or not self.served.is_alive:
                 break
-            until_s = time.monotonic() + self.told.interval_s
-            until = self.num_asked + self.told.interval_requests
+            until_s = time.monotonic() + self.limits.interval_s
+            until = self.num_asked + self.limits.interval_requests
             works = [
                 threading.Thread(target=self._work, args=(n, until, until_s), daemon=True)
                 for n in range(NUM_CLIENTS)
@@ -93,7 +93,7 @@ class Soak:
 
     @property
     def is_over(self) -> bool:
-        is_late = self.seconds >= self.told.seconds or self.num_asked >= self.told.requests
+        is_late = self.seconds >= self.limits.seconds or self.num_asked >= self.limits.requests
         return is_late and len(self.samples) >= MIN_SAMPLES
 
     @property
@@ -101,9 +101,9 @@ class Soak:
         return self.served.cpu_s + time.process_time()
 
     def _work(self, number: int, until: int, until_s: float) -> None:
-        chance = random.Random(f"{self.told.seed}/{len(self.samples)}/{number}")
+        chance = random.Random(f"{self.limits.seed}/{len(self.samples)}/{number}")
         while time.monotonic() < until_s and self.served.is_alive:
-            if self.told.cpu is not None and self.is_ahead:
+            if self.limits.cpu is not None and self.is_ahead:
                 time.sleep(0.05)
                 continue
             with self._lock:
@@ -121,8 +121,8 @@ class Soak:
     @property
     def is_ahead(self) -> bool:
         """Whether server and clients used more processor time than allowed."""
-        assert self.told.cpu is not None
-        return self.cpu_s - self.cpu_before_s > self.told.cpu * self.seconds
+        assert self.limits.cpu is not None
+        return self.cpu_s - self.cpu_before_s > self.limits.cpu * self.seconds
 
     def take_sample(self) -> None:
         """Wait until the server is idle and has closed its connections."""
@@ -167,10 +167,10 @@ class ServerProcess:
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline and self.is_alive:
             lines = [line.split(": ", 1) for line in self._log.read_text().splitlines()]
-            told = {words[0]: words[1] for words in lines if len(words) == 2}
-            if "ready" in told:
+            printed = {words[0]: words[1] for words in lines if len(words) == 2}
+            if "ready" in printed:
                 return {
-                    name: int(told[name].strip().rstrip("/").rpartition(":")[2])
+                    name: int(printed[name].strip().rstrip("/").rpartition(":")[2])
                     for name in ("ready", "wyoming")
                 }
             time.sleep(0.1)
@@ -244,10 +244,10 @@ def served(*flags: str) -> Iterator[ServerProcess]:
                 process.kill()
 
 
-def soak(told: SoakLimits, *flags: str, most_mib: float) -> dict[str, Any]:
+def soak(limits: SoakLimits, *flags: str, most_mib: float) -> dict[str, Any]:
     """Run the soak; return the samples and the growth. `flags` are those of soak_serve.py."""
     with served(*flags) as server:
-        work = Soak(server, told)
+        work = Soak(server, limits)
         work.run()
         report = work.report(most_mib)
         return {**report, "exit_code": server.stop()}

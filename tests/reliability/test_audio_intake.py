@@ -97,11 +97,11 @@ def mutate(chance: random.Random) -> bytes:
     return bytes(content)
 
 
-def forge_wav(rate: int, channels: int, bits: int, tag: int, data: bytes, told: int) -> bytes:
+def forge_wav(rate: int, channels: int, bits: int, tag: int, data: bytes, size: int) -> bytes:
     frame = max(1, channels * bits // 8)
     head = struct.pack("<HHIIHH", tag, channels, rate, rate * frame % 2**32, frame % 2**16, bits)
     chunks = (
-        b"fmt " + struct.pack("<I", len(head)) + head + b"data" + struct.pack("<I", told) + data
+        b"fmt " + struct.pack("<I", len(head)) + head + b"data" + struct.pack("<I", size) + data
     )
     return b"RIFF" + struct.pack("<I", 4 + len(chunks)) + b"WAVE" + chunks
 
@@ -111,10 +111,10 @@ def bombs() -> tuple[bytes, ...]:
     """Return files with forged rates, channels, widths and lengths, packed silence and NaN."""
     plain = tone(1.5)
     forged = [
-        forge_wav(rate, channels, bits, tag, plain.tobytes()[:100_000], told)
+        forge_wav(rate, channels, bits, tag, plain.tobytes()[:100_000], size)
         for rate in (0, 1, RATE, 2**31 - 1)
         for channels, bits, tag in ((0, 16, 1), (1, 16, 1), (65_535, 16, 1), (1, 32, 3), (2, 0, 1))
-        for told in (0, 2**32 - 1)
+        for size in (0, 2**32 - 1)
     ]
     packed = [
         encode(np.zeros(seconds * RATE, np.float32), *KINDS["flac"]) for seconds in (175, 180, 400)
@@ -257,9 +257,9 @@ def test_control_reader_without_limits_is_detected() -> None:
     intake = Intake(read)
     for content in bombs():
         intake.take(content)
-    told = " ".join(intake.faults)
-    assert "samples (9600000,)" in told
-    assert "1 Hz" in told
+    faults = " ".join(intake.faults)
+    assert "samples (9600000,)" in faults
+    assert "1 Hz" in faults
 
 
 def test_control_reader_with_another_error_is_detected() -> None:

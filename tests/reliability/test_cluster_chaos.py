@@ -54,9 +54,9 @@ class Cluster:
         return f"http://127.0.0.1:{self.port}"
 
     def num_spoken(self, number: int) -> int:
-        told = httpx.get(f"{self.urls[number]}/metrics", timeout=LIMIT_S).text
+        metrics = httpx.get(f"{self.urls[number]}/metrics", timeout=LIMIT_S).text
         wanted = 'vivace_http_requests_total{route="/v1/audio/speech",status="200"}'
-        lines = [line for line in told.splitlines() if line.startswith(wanted)]
+        lines = [line for line in metrics.splitlines() if line.startswith(wanted)]
         return sum(int(float(line.split()[1])) for line in lines)
 
 

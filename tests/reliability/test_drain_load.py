@@ -286,8 +286,8 @@ def test_running_stream_is_complete_unless_the_server_exits_at_once(
 def test_control_early_end_that_looks_complete_is_detected() -> None:
     assert judge(NUM_BYTES) == WHOLE
     assert judge(NUM_BYTES - 3_840) == TRUNCATED
-    told = End(Counter({WHOLE: 5, TRUNCATED: 1}), 0, 1.0, True, True)
-    assert not told.is_clean
+    end = End(Counter({WHOLE: 5, TRUNCATED: 1}), 0, 1.0, True, True)
+    assert not end.is_clean
 
 
 # -- in this process -----------------------------------------------------------------------------

@@ -165,8 +165,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 def test_malformed_http_is_refused(server: Running, num_requests: int) -> None:
     statuses = attack(server, num_requests, ANSWER_S if num_requests < 1_000 else GOAL_S)
     if num_requests >= 1_000:
-        told = {f"status_{status}": count for status, count in sorted(statuses.items())}
-        record("G5 raw HTTP", requests=num_requests, failures=bad(statuses), **told)
+        counts = {f"status_{status}": count for status, count in sorted(statuses.items())}
+        record("G5 raw HTTP", requests=num_requests, failures=bad(statuses), **counts)
     assert bad(statuses) == 0, statuses
     assert statuses[200] > 5  # some requests stay valid
     assert statuses[400] > num_requests / 10

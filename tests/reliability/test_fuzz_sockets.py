@@ -90,8 +90,8 @@ def messages(path: str) -> st.SearchStrategy[str | bytes]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    told = ServeSettings(port=0, voices=tmp_path_factory.mktemp("voices"))
-    with running(told, ScriptedSpeech(default=Plan(3)).load) as server:
+    settings = ServeSettings(port=0, voices=tmp_path_factory.mktemp("voices"))
+    with running(settings, ScriptedSpeech(default=Plan(3)).load) as server:
         yield server
 
 

@@ -84,15 +84,15 @@ def test_timed_goals_run_alone() -> None:
 
 
 def test_goal_beyond_its_timeout_is_killed_with_its_children(tmp_path: Path) -> None:
-    told = tmp_path / "pid"
+    pid_file = tmp_path / "pid"
     assert run_within(60, ["echo", "here"], dict(os.environ)) == "here\n"
-    told.touch()
-    command = ["sh", "-c", f"sleep 600 & echo $! > {told}; wait"]
+    pid_file.touch()
+    command = ["sh", "-c", f"sleep 600 & echo $! > {pid_file}; wait"]
     for limit_s in (1, 4, 16, 64):  # a busy machine may need longer to start the shell
         assert run_within(limit_s, command, dict(os.environ)) is None
-        if told.read_text():
+        if pid_file.read_text():
             break
-    wait_until(lambda: has_ended(int(told.read_text())))
+    wait_until(lambda: has_ended(int(pid_file.read_text())))
 
 
 def has_ended(pid: int) -> bool:

@@ -208,9 +208,9 @@ def accepts_as_complete(server: Running, dialect: str) -> bool:
                     words.append(answer.replace(" ", ""))
     except ConnectionClosed as closed:
         return closed.rcvd is not None and closed.rcvd.code == 1000
-    told = [json.loads(each) for each in words]
-    is_refused = any(each.get("type") == "error" or each.get("error") for each in told)
-    is_failed = told[-1].get("response", {}).get("status") == "failed"
+    messages = [json.loads(each) for each in words]
+    is_refused = any(each.get("type") == "error" or each.get("error") for each in messages)
+    is_failed = messages[-1].get("response", {}).get("status") == "failed"
     assert num_bytes > FRAME_BYTES or is_refused or is_failed
     return not (is_refused or is_failed)
 

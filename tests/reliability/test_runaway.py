@@ -65,8 +65,8 @@ class WatchedSpeech(ScriptedSpeech):
     def step(self, slots: Sequence[Slot], num_frames: int) -> Frames:
         frames = super().step(slots, num_frames)
         status: list[SlotStatus] = [
-            "waiting" if slot in self.unfinished else told
-            for slot, told in zip(slots, frames.status, strict=True)
+            "waiting" if slot in self.unfinished else one
+            for slot, one in zip(slots, frames.status, strict=True)
         ]
         return Frames(frames.codes, frames.lengths, tuple(status))
 
@@ -122,8 +122,8 @@ def test_runaway_over_http_is_an_error_or_truncated(
     server: Running, runaway: WatchedSpeech
 ) -> None:
     assert receive(server.url, threading.Event()) == MARKED
-    status, told = ask_server(server, stream=False)
-    assert (status, json.loads(told)["error"]["code"]) == (500, "runaway")
+    status, body = ask_server(server, stream=False)
+    assert (status, json.loads(body)["error"]["code"]) == (500, "runaway")
 
 
 def test_runaway_over_sse_is_an_error_event(server: Running, runaway: WatchedSpeech) -> None:
@@ -228,8 +228,8 @@ def test_frame_budget_is_at_least_1_5_times_the_reading_time(
         text = some_text(by_script[script], weights[script], chance)
         ratio = frame_budget(len(tokenizer.encode(text))) / reading_frames(text)
         ratios[script] = min(ratio, ratios.get(script, ratio))
-    told = {f"least_{script.lower()}": round(ratio, 2) for script, ratio in ratios.items()}
-    record("G11 budgets", cases=NUM_TEXTS, **told)
+    least = {f"least_{script.lower()}": round(ratio, 2) for script, ratio in ratios.items()}
+    record("G11 budgets", cases=NUM_TEXTS, **least)
     assert min(ratios.values()) >= 1.5, ratios
 
 

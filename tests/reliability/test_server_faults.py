@@ -138,8 +138,8 @@ class FaultySpeech(ScriptedSpeech):
         if struck is None:
             return frames
         status: list[SlotStatus] = [
-            "failed" if slot == self.affected else told
-            for slot, told in zip(slots, frames.status, strict=True)
+            "failed" if slot == self.affected else one
+            for slot, one in zip(slots, frames.status, strict=True)
         ]
         return Frames(frames.codes, frames.lengths, tuple(status))
 
@@ -185,10 +185,10 @@ class FaultyServer:
         backend.fault, backend.affected = fault, None
         backend.is_open.clear()  # until all streams have begun
         peers = Load(self.server.url, (receive,) * num_peers)
-        told: list[str] = []
+        results: list[str] = []
 
         def receive_affected() -> None:
-            told.append(receive(self.server.url, threading.Event(), seed=AFFECTED))
+            results.append(receive(self.server.url, threading.Event(), seed=AFFECTED))
 
         thread = threading.Thread(target=receive_affected)
         try:
@@ -198,7 +198,7 @@ class FaultyServer:
         finally:
             backend.is_open.set()
         thread.join(LIMIT_S)
-        return told[0], list(peers.end().elements())
+        return results[0], list(peers.end().elements())
 
 
 @pytest.fixture(scope="module")
@@ -248,8 +248,8 @@ def test_control_failed_stream_with_a_clean_end_is_detected(
 
     def stop_silently(backend: FaultySpeech, slots: Sequence[Slot], num_frames: int) -> Frames:
         frames = step(backend, slots, num_frames)
-        told: list[SlotStatus] = ["stop" if each == "failed" else each for each in frames.status]
-        return Frames(frames.codes, frames.lengths, tuple(told))
+        status: list[SlotStatus] = ["stop" if each == "failed" else each for each in frames.status]
+        return Frames(frames.codes, frames.lengths, tuple(status))
 
     monkeypatch.setattr(FaultySpeech, "step", stop_silently)
     affected, _ = faulty.strike(Fault("step", "failed", 20), 0)
@@ -342,9 +342,9 @@ def test_killed_server_leaves_nothing_and_restarts(num_kills: int) -> None:
             load.wait_begun()
             os.kill(pid, signal.SIGKILL)
             assert servers.wait() == -signal.SIGKILL
-            told = load.end()
-            assert set(told) == {MARKED}, told
-            outcomes += told.elements()
+            results = load.end()
+            assert set(results) == {MARKED}, results
+            outcomes += results.elements()
             wait_until(lambda pid=pid: is_gone(pid), 2.0)  # type: ignore[misc]
             assert is_free(int(url.rpartition(":")[2]))
     record("G8 kills of the server", cases=num_kills, streams=len(outcomes), taken_for_whole=0)

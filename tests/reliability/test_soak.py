@@ -102,8 +102,8 @@ def run_conversations(server: Running, rounds: int, seed: int) -> list[str]:
     remote = Remote(server.port, int(server.server.wyoming_url.rpartition(":")[2]))
     chances = ((kind, random.Random(f"{seed}/{n}")) for n in range(rounds) for kind in QUICK)
     with ThreadPoolExecutor(8) as pool:
-        told = pool.map(lambda each: run_conversation(each[0], remote, each[1]), chances)
-        return [fault for fault in told if fault is not None]
+        found = pool.map(lambda each: run_conversation(each[0], remote, each[1]), chances)
+        return [fault for fault in found if fault is not None]
 
 
 def test_mixed_traffic_releases_all_resources(tmp_path: Path) -> None:
@@ -131,8 +131,8 @@ def test_control_leaky_server_is_detected(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.slow
 def test_resources_do_not_grow_in_10000_conversations() -> None:
-    told = SoakLimits(requests=NUM_SLOW, interval_requests=NUM_SLOW // 25)
-    report = soak(told, "--scripted", most_mib=8.0)
+    limits = SoakLimits(requests=NUM_SLOW, interval_requests=NUM_SLOW // 25)
+    report = soak(limits, "--scripted", most_mib=8.0)
     record(
         "G9 scripted",
         requests=report["requests"],
@@ -146,6 +146,6 @@ def test_resources_do_not_grow_in_10000_conversations() -> None:
 
 @pytest.mark.slow  # the control
 def test_control_leaky_process_is_detected() -> None:
-    told = SoakLimits(requests=600, interval_requests=50)
-    report = soak(told, "--scripted", "--leak", most_mib=8.0)
+    limits = SoakLimits(requests=600, interval_requests=50)
+    report = soak(limits, "--scripted", "--leak", most_mib=8.0)
     assert set(report["leaks"]) >= {"memory", "files", "threads", "tasks"}

@@ -164,11 +164,11 @@ def run_bandit(*paths: Path) -> list[str]:
         text=True,
         check=False,
     )
-    told = json.loads(done.stdout)
-    assert told["errors"] == []
-    assert told["metrics"]["_totals"]["loc"] > 0
+    report = json.loads(done.stdout)
+    assert report["errors"] == []
+    assert report["metrics"]["_totals"]["loc"] > 0
     return [
-        f"{each['test_id']} {each['filename']}:{each['line_number']}" for each in told["results"]
+        f"{each['test_id']} {each['filename']}:{each['line_number']}" for each in report["results"]
     ]
 
 

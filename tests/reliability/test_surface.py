@@ -69,16 +69,16 @@ def all_routes(routes: Iterable[BaseRoute]) -> Iterator[tuple[str, str]]:
 
 def ask(port: int, method: str, path: str, *headers: str) -> int:
     """Return the status; a socket is a GET with an upgrade."""
-    told = list(headers)
+    sent = list(headers)
     if method == "SOCKET":
         method = "GET"
-        told += ["upgrade: websocket", "sec-websocket-version: 13"]
-        told += ["connection: upgrade", "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ=="]
+        sent += ["upgrade: websocket", "sec-websocket-version: 13"]
+        sent += ["connection: upgrade", "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ=="]
     else:
-        told += ["connection: close", "content-length: 0"]
-    if not any(each.lower().startswith("host:") for each in told):
-        told.append("host: 127.0.0.1")
-    head = f"{method} {path} HTTP/1.1\r\n" + "".join(f"{each}\r\n" for each in told) + "\r\n"
+        sent += ["connection: close", "content-length: 0"]
+    if not any(each.lower().startswith("host:") for each in sent):
+        sent.append("host: 127.0.0.1")
+    head = f"{method} {path} HTTP/1.1\r\n" + "".join(f"{each}\r\n" for each in sent) + "\r\n"
     return read_status(port, head.encode("latin-1"))
 
 

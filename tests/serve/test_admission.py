@@ -52,8 +52,8 @@ Opened = tuple[Running, ScriptedSpeech]
 @contextmanager
 def opened(folder: Path, *, max_queue: int = 64, **settings: Any) -> Iterator[Opened]:
     backend = ScriptedSpeech(default=Plan(10), max_streams=1, max_queue=max_queue)
-    told = ServeSettings(port=0, voices=folder, **{"max_wait_s": MAX_WAIT_S, **settings})
-    with running(told, backend.load) as server:
+    served = ServeSettings(port=0, voices=folder, **{"max_wait_s": MAX_WAIT_S, **settings})
+    with running(served, backend.load) as server:
         yield server, backend
 
 

@@ -145,9 +145,9 @@ def test_pipecat_receives_speech(base: str, settings: dict[str, Any]) -> None:
 
 def open_handler(base: str, **options: Any) -> Any:
     module = pytest.importorskip("speech_to_speech.TTS.openai_compatible_handler")
-    told = {"base_url": base, "api_key": "none", **options}
+    arguments = {"base_url": base, "api_key": "none", **options}
     handler = module.OpenAICompatibleTTSHandler
-    return handler(Event(), Queue(), Queue(), setup_args=(Event(),), setup_kwargs=told)
+    return handler(Event(), Queue(), Queue(), setup_args=(Event(),), setup_kwargs=arguments)
 
 
 @pytest.mark.parametrize(

@@ -90,10 +90,10 @@ def test_package_reads_events(package: openai.OpenAI) -> None:
         model="gpt-4o-mini-tts", voice="ash", input="Hello there.", stream_format="sse"
     ) as response:
         lines = list(response.iter_lines())
-    told = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
-    deltas = [base64.b64decode(event["audio"]) for event in told if "audio" in event]
+    events = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
+    deltas = [base64.b64decode(event["audio"]) for event in events if "audio" in event]
     assert read_audio(b"".join(deltas)).duration_s == pytest.approx(2, abs=0.1)
-    assert told[-1]["type"] == "speech.audio.done"
+    assert events[-1]["type"] == "speech.audio.done"
 
 
 def test_async_package_receives_speech(server: Running) -> None:

@@ -109,8 +109,8 @@ def post(port: int, headers: dict[str, str], body: dict[str, Any]) -> tuple[int,
     """Send with the standard library, which keeps the header `Bearer ` as it is."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     with closing(connection):
-        told = {"content-type": "application/json", **headers}
-        connection.request("POST", PATH, json.dumps(body), told)
+        all_headers = {"content-type": "application/json", **headers}
+        connection.request("POST", PATH, json.dumps(body), all_headers)
         response = connection.getresponse()
         return response.status, response.headers["content-type"], response.read()
 

@@ -53,8 +53,8 @@ def cloned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str | None]]:
 
 
 def ask(client: httpx.Client, **fields: Any) -> httpx.Response:
-    told = {"input": "Hello.", "response_format": "pcm", "seed": 3, "max_new_tokens": 4}
-    return client.post(PATH, json=told | fields)
+    body = {"input": "Hello.", "response_format": "pcm", "seed": 3, "max_new_tokens": 4}
+    return client.post(PATH, json=body | fields)
 
 
 @pytest.mark.parametrize(
@@ -97,17 +97,17 @@ def test_repeated_recording_is_cloned_once(
     client: httpx.Client, cloned: list[tuple[int, str | None]]
 ) -> None:
     """Also by concurrent requests."""
-    told = recording(seed=11)
+    audio = recording(seed=11)
     threads = [
-        threading.Thread(target=ask, args=(client,), kwargs={"ref_audio": told}) for _ in range(4)
+        threading.Thread(target=ask, args=(client,), kwargs={"ref_audio": audio}) for _ in range(4)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert len(cloned) == 1
-    ask(client, ref_audio=told, ref_text="Hello.")
-    ask(client, ref_audio=told, ref_text="Hello.", x_vector_only_mode=True)
+    ask(client, ref_audio=audio, ref_text="Hello.")
+    ask(client, ref_audio=audio, ref_text="Hello.", x_vector_only_mode=True)
     assert [words for _, words in cloned] == [None, "Hello."]
 
 
@@ -151,9 +151,9 @@ def test_embedding_of_wrong_width_returns_400(client: httpx.Client, width: int) 
 
 
 def test_instructions_design_the_voice(client: httpx.Client) -> None:
-    told = {"model": "voice_design", "voice": None, "task_type": "VoiceDesign"}
-    one = ask(client, **told, instructions="An old man, hoarse and slow.")
-    other = ask(client, **told, instructions="A cheerful young woman.")
+    design = {"model": "voice_design", "voice": None, "task_type": "VoiceDesign"}
+    one = ask(client, **design, instructions="An old man, hoarse and slow.")
+    other = ask(client, **design, instructions="A cheerful young woman.")
     assert one.status_code == other.status_code == 200
     assert "x-vivace-ignored" not in one.headers
     assert one.content != other.content

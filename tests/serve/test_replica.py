@@ -75,7 +75,7 @@ def test_api_key_variable_is_read_in_the_replica() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "message"),
+    ("arguments", "message"),
     [
         ({"replicas": "none"}, "replicas must be a number"),
         ({"replicas": 0}, "replicas must be a number"),
@@ -88,9 +88,9 @@ def test_api_key_variable_is_read_in_the_replica() -> None:
         ({"wyoming_port": 10200}, "wyoming_port is not a setting of a replica"),
     ],
 )
-def test_invalid_argument_error_names_the_argument(told: dict[str, Any], message: str) -> None:
+def test_invalid_argument_error_names_the_argument(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(RequestError, match=message):
-        read_arguments(told)
+        read_arguments(arguments)
 
 
 # -- a replica -------------------------------------------------------------------------------

@@ -207,15 +207,15 @@ def test_text_of_quotes_and_escapes_at_the_limit_is_accepted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "name"),
+    ("given", "name"),
     [
         ("English", "english"), ("en", "english"), ("en-GB", "english"), ("zh_CN", "chinese"),
         ("Auto", "auto"), ("", "auto"), (" German ", "german"),
         ("beijing_dialect", "beijing_dialect"), ("klingon", "klingon"),
     ],
 )  # fmt: skip
-def test_language_names_and_codes_are_accepted(told: str, name: str) -> None:
-    assert language_name(told) == name
+def test_language_names_and_codes_are_accepted(given: str, name: str) -> None:
+    assert language_name(given) == name
 
 
 def test_request_schema_has_no_external_reference(client: httpx.Client) -> None:
@@ -244,7 +244,7 @@ def test_request_fields_become_engine_options() -> None:
     "prefix", ["", "data:audio/wav;base64,", "DATA:audio/mpeg;codecs=x;base64,"]
 )
 def test_ref_audio_is_base64_or_a_data_uri(prefix: str) -> None:
-    told = prefix + base64.b64encode(b"sound").decode()
-    request = SpeechRequest.read({"input": "Hello.", "ref_audio": told}, ServeSettings())
+    audio = prefix + base64.b64encode(b"sound").decode()
+    request = SpeechRequest.read({"input": "Hello.", "ref_audio": audio}, ServeSettings())
     assert request.recording(ServeSettings()) == b"sound"
     assert request.model_type == "base"

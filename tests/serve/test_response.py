@@ -39,9 +39,9 @@ def scripted(
         LONG: Plan(2_000),
         ENDLESS: Plan(1_000_000),
     }
-    told = ServeSettings(port=0, voices=tmp_path, max_queue=backend.max_queue, **settings)
+    configured = ServeSettings(port=0, voices=tmp_path, max_queue=backend.max_queue, **settings)
     with (
-        running(told, backend.load) as server,
+        running(configured, backend.load) as server,
         httpx.Client(base_url=server.url, timeout=TIMEOUT_S, verify=False) as client,
     ):
         yield server, client
@@ -129,12 +129,12 @@ def test_failure_after_first_audio_leaves_the_body_incomplete(served: Served) ->
 
 def test_failure_after_first_audio_sends_an_error_event(served: Served) -> None:
     lines = read_broken(served.client, body(FAILS, stream_format="sse")).decode().splitlines()
-    told = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
-    kinds = [event["type"] for event in told]
+    events = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
+    kinds = [event["type"] for event in events]
     assert kinds[0] == "speech.audio.delta"
     assert kinds[-1] == "speech.audio.error"
     assert "speech.audio.done" not in kinds
-    assert "finite" in told[-1]["error"]["message"]
+    assert "finite" in events[-1]["error"]["message"]
 
 
 @pytest.mark.parametrize("fields", [{}, {"stream_format": "sse"}, {"stream": False}])

@@ -47,11 +47,11 @@ def ids(server: Running) -> set[str]:
 
 def test_voice_store_url_is_kept_by_flag_variable_and_file() -> None:
     url = "s3://bucket/voices"
-    for told in (
+    for settings in (
         resolve_settings({"voices": url}, {}),
         resolve_settings({}, {"VIVACE_VOICES": url}),
     ):
-        assert told.voices == url  # pathlib would remove a slash
+        assert settings.voices == url  # pathlib would remove a slash
     assert resolve_settings({"voices": "some/folder"}, {}).voices == Path("some/folder")
 
 

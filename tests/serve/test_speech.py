@@ -59,8 +59,8 @@ def events(response: httpx.Response) -> list[dict[str, Any]]:
     return [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
 
 
-def audio_of(told: list[dict[str, Any]]) -> bytes:
-    deltas = [event for event in told if event["type"] == "speech.audio.delta"]
+def audio_of(sent: list[dict[str, Any]]) -> bytes:
+    deltas = [event for event in sent if event["type"] == "speech.audio.delta"]
     return b"".join(base64.b64decode(event["audio"]) for event in deltas)
 
 
@@ -123,10 +123,10 @@ def test_events_support_every_format(
 ) -> None:
     response = ask(client, response_format=format, stream_format="sse", stream=stream)
     assert response.headers["content-type"].startswith("text/event-stream")
-    told = events(response)
-    assert [event["type"] for event in told[-2:]] == ["speech.audio.delta", "speech.audio.done"]
-    check_tone(format, audio_of(told))
-    usage = told[-1]["usage"]
+    sent = events(response)
+    assert [event["type"] for event in sent[-2:]] == ["speech.audio.delta", "speech.audio.done"]
+    check_tone(format, audio_of(sent))
+    usage = sent[-1]["usage"]
     assert usage["output_tokens"] == NUM_FRAMES
     assert usage["total_tokens"] == usage["input_tokens"] + NUM_FRAMES
     assert usage["input_tokens"] > 0

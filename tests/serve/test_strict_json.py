@@ -56,15 +56,15 @@ def test_invalid_body_returns_400_and_the_next_request_is_served(
 
 
 def test_valid_body_is_parsed_unchanged() -> None:
-    told = {
+    values = {
         "input": 'a "[[[{{{" \\ 日本 😀',
         "voice": {"id": "x"},
         "seed": 1,
         "speed": 1.5,
         "n": None,
     }
-    assert parse_object(json.dumps(told)) == told
-    assert parse_object(b"\xef\xbb\xbf" + json.dumps(told).encode()) == told
+    assert parse_object(json.dumps(values)) == values
+    assert parse_object(b"\xef\xbb\xbf" + json.dumps(values).encode()) == values
     assert parse_object('{"a": "' + '{"'[0] * 100 + '"}') == {"a": "{" * 100}
 
 

@@ -105,10 +105,10 @@ def test_omni_word_events_are_sent_between_the_audio(server: Running, embedded: 
         "audio.start",
         "bytes",
     ]  # the first audio does not wait for words
-    told = [one["words"] for one in messages if isinstance(one, dict) and "words" in one]
-    rows = [row for some in told for row in some]
+    timed = [one["words"] for one in messages if isinstance(one, dict) and "words" in one]
+    rows = [row for some in timed for row in some]
     assert [row["word"] for row in rows] == TEXT.split()
-    assert len(told) > 1  # while the speech is made
+    assert len(timed) > 1  # while the speech is made
     assert types(messages)[-3:] == ["bytes", "audio.done", "session.done"]
     stream = embedded.stream(iter([TEXT]), seed=7, timings=True)
     expected = [word for chunk in stream for word in chunk.words or ()]

@@ -77,10 +77,10 @@ def enter_http(server: Running, point: str, fields: Words) -> Leave:
     content = json.dumps({"input": "Hello there.", "seed": seed, **fields}).encode()
     head = b"POST /v1/audio/speech HTTP/1.1\r\nhost: x.localhost\r\nconnection: close\r\n"
     head += b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(content)
-    told = {"connected": b"", "begun": head[:40], "configured": head + content[:-5]}
+    parts = {"connected": b"", "begun": head[:40], "configured": head + content[:-5]}
     connection = socket.create_connection(("127.0.0.1", server.port), TIMEOUT_S)
     try:
-        connection.sendall(told.get(point, head + content))
+        connection.sendall(parts.get(point, head + content))
         if point == "waited":
             time.sleep(0.02)  # an arbitrary point
         elif point in ("first", "midway", "ended"):
@@ -168,10 +168,10 @@ def enter_socket(server: Running, point: str, talk: Talk) -> Leave:
         max_size=None,
         proxy=None,
     ).__enter__()  # left without a close frame
-    told = [talk.config, talk.text, *talk.done]
-    num_told = {"begun": 0, "configured": 1, "waited": 2}  # the last: a text without an end
+    messages = [talk.config, talk.text, *talk.done]
+    num_sent = {"begun": 0, "configured": 1, "waited": 2}  # the last: a text without an end
     try:
-        for words in told[: num_told.get(point)]:
+        for words in messages[: num_sent.get(point)]:
             opened.send(json.dumps(words))
         if point in ("first", "midway", "ended"):
             read_messages(opened, point, talk.last)
@@ -204,12 +204,12 @@ def read_messages(opened: ClientConnection, point: str, last: str) -> None:
 
 def enter_wyoming(server: Running, point: str) -> Leave:
     """Wyoming events without payload, with streamed text."""
-    told = [
+    events = [
         {"type": "synthesize-start", "data": {}},
         {"type": "synthesize-chunk", "data": {"text": "One. Two. Three. "}},
         {"type": "synthesize-stop", "data": {}},
     ]
-    lines = [json.dumps(each).encode() + b"\n" for each in told]
+    lines = [json.dumps(each).encode() + b"\n" for each in events]
     sent = {
         "connected": b"",
         "begun": lines[0][:10],

@@ -71,11 +71,11 @@ def main() -> None:
     parser.add_argument("seconds", type=float)
     parser.add_argument("--rate", type=float)
     parser.add_argument("--at-once", type=int)
-    told = parser.parse_args()
+    arguments = parser.parse_args()
     work = (
-        so_many(told.port, told.body, told.seconds, told.at_once)
-        if told.at_once
-        else at_a_rate(told.port, told.body, told.seconds, told.rate)
+        so_many(arguments.port, arguments.body, arguments.seconds, arguments.at_once)
+        if arguments.at_once
+        else at_a_rate(arguments.port, arguments.body, arguments.seconds, arguments.rate)
     )
     print(json.dumps(asyncio.run(work)))  # noqa: T201
 

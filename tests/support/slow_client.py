@@ -77,8 +77,8 @@ async def main(
     bodies = [await send_slowly(port, body) for _ in range(num_bodies)]
     readers = [await connect(port, 4_096) for _ in range(num_readers)]
     for connection in readers:
-        told = HEAD + b"content-length: %d\r\n\r\n%b" % (len(SPEECH), SPEECH)
-        await asyncio.get_running_loop().sock_sendall(connection, told)
+        request = HEAD + b"content-length: %d\r\n\r\n%b" % (len(SPEECH), SPEECH)
+        await asyncio.get_running_loop().sock_sendall(connection, request)
         await asyncio.sleep(ARRIVAL_S)
     print("open", flush=True)  # noqa: T201
     # Different phases: simultaneous sends would take a core from the server periodically.

@@ -271,9 +271,9 @@ def test_package_reads_the_times_of_characters(
     text = "Good evening."
     with running(settings) as server, httpx.Client(verify=context, timeout=60.0) as client:
         speech = ElevenLabs(api_key="none", base_url=server.url, httpx_client=client).text_to_speech
-        told: dict[str, Any] = {"text": text, "seed": 7, "output_format": "pcm_24000"}
-        whole = speech.convert_with_timestamps("alloy", **told)
-        pieces = list(speech.stream_with_timestamps("alloy", **told))
+        options: dict[str, Any] = {"text": text, "seed": 7, "output_format": "pcm_24000"}
+        whole = speech.convert_with_timestamps("alloy", **options)
+        pieces = list(speech.stream_with_timestamps("alloy", **options))
     audio = b"".join(base64.b64decode(piece.audio_base_64) for piece in pieces)
     assert audio == base64.b64decode(whole.audio_base_64)
     aligned = [piece.alignment for piece in pieces if piece.alignment]

@@ -41,8 +41,8 @@ def serving(
     folder: pytest.TempPathFactory, backend: ScriptedSpeech | None = None, **settings: Any
 ) -> Iterator[Running]:
     backend = backend or make_backend()
-    told = ServeSettings(port=0, voices=folder.mktemp("voices"), **settings)
-    with running(told, backend.load) as server:
+    served = ServeSettings(port=0, voices=folder.mktemp("voices"), **settings)
+    with running(served, backend.load) as server:
         yield server
 
 

@@ -249,11 +249,11 @@ def test_serve_command_speaks_and_ends_on_sigterm(tmp_path: Path) -> None:
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
-            told = ""
-            while not (found := re.search(r"wyoming: tcp://127\.0\.0\.1:(\d+)", told)):
+            logged = ""
+            while not (found := re.search(r"wyoming: tcp://127\.0\.0\.1:(\d+)", logged)):
                 line = process.stderr.readline()
-                assert line, told
-                told += line
+                assert line, logged
+                logged += line
 
             async def ask() -> int:
                 async with AsyncTcpClient("127.0.0.1", int(found[1])) as client:
@@ -266,10 +266,10 @@ def test_serve_command_speaks_and_ends_on_sigterm(tmp_path: Path) -> None:
 
             assert asyncio.run(asyncio.wait_for(ask(), LIMIT_S)) > 24_000 // 2
             process.terminate()
-            told += process.communicate(timeout=LIMIT_S)[1]
+            logged += process.communicate(timeout=LIMIT_S)[1]
             assert process.returncode == 0
-            assert "stopped" in told
-            assert "Rutabaga" not in told  # the text is not logged
-            assert "http:" not in told  # only Wyoming is served
+            assert "stopped" in logged
+            assert "Rutabaga" not in logged  # the text is not logged
+            assert "http:" not in logged  # only Wyoming is served
         finally:
             process.kill()

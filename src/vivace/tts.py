@@ -369,7 +369,7 @@ class TTS:
             append_silence: Append half a second of silence, so that the recording's last sound does
                 not continue into the speech. The official package does not.
         """
-        self.loaded.writer.require("base", "clone a voice")
+        self.loaded.writer.checker.require("base", "clone a voice")
         options = {
             "name": name,
             "transcript": transcript,

@@ -13,13 +13,13 @@ from tests.support.node import run_modules
 from tests.support.project import ROOT
 from vivace.checkpoint import EMBEDDED, Checkpoint
 from vivace.options import SpeechOptions
+from vivace.script.checks import RequestChecker
 from vivace.script.parts import PartReader
-from vivace.script.prompts import PromptWriter
 from vivace.script.request import Request
 from vivace.script.script import plan_parts
+from vivace.script.text_settings import TextSettings
 from vivace.text.normalize.english import numbers
 from vivace.text.pauses import Pause
-from vivace.text.tokenizer import TextTokenizer
 
 TEXT = ROOT / "src" / "vivace" / "text"
 WRITE = """
@@ -47,11 +47,13 @@ CASES = [
 def make_parts(texts: list[str]) -> list[list[str | float]]:
     """Utterances and pauses by the package."""
     config = Checkpoint.open(EMBEDDED).config
-    writer = PromptWriter(config, TextTokenizer.from_folder(EMBEDDED))
+    settings = TextSettings(config)
+    checker = RequestChecker(config, settings)
     found = []
     for text in texts:
         request = Request(text=text, options=SpeechOptions(), voice="heart", breaks=True)
-        reader = PartReader(writer.script_options(request), writer.letters, writer.letter_error)
+        options = settings.script_options(request)
+        reader = PartReader(options, checker.letters, checker.letter_error)
         parts = plan_parts(text, reader)
         found.append([part.seconds if isinstance(part, Pause) else part for part in parts])
     return found

@@ -138,7 +138,7 @@ def test_live_text_matches_known_text(
 def test_long_text_is_its_utterances_with_clean_seams(embedded: TTS) -> None:
     audio = embedded.speak(STORY, seed=5, trim=False)
     request = Request(text=STORY, voice=None, options=SpeechOptions())
-    plan = plan_utterances(STORY, embedded.loaded.writer.script_options(request))
+    plan = plan_utterances(STORY, embedded.loaded.writer.texts.script_options(request))
     utterances = [part for part in plan if isinstance(part, str)]
     assert len(utterances) >= 2
     alone = [

@@ -19,8 +19,8 @@ from vivace.audio.clip import AudioChunk
 from vivace.engine.stream import Stream
 from vivace.errors import RequestError, UnsupportedRequestError
 from vivace.script.parts import SILENT_S
-from vivace.script.prompts import PromptWriter
 from vivace.script.request import Request
+from vivace.script.text_settings import TextSettings
 from vivace.text.options import ScriptOptions
 
 SENTENCES = [f"This is sentence number {n}, and it says little." for n in range(5)]
@@ -43,12 +43,12 @@ def load_tts(tiny_folder: Path) -> Iterator[Callable[[str], TTS]]:
 
 @pytest.fixture
 def short_utterances(monkeypatch: pytest.MonkeyPatch) -> None:
-    settle = PromptWriter.script_options
+    whole = TextSettings.script_options
 
-    def shorter(writer: PromptWriter, request: Request) -> ScriptOptions:
-        return dataclasses.replace(settle(writer, request), max_chars=60)
+    def shorter(settings: TextSettings, request: Request) -> ScriptOptions:
+        return dataclasses.replace(whole(settings, request), max_chars=60)
 
-    monkeypatch.setattr(PromptWriter, "script_options", shorter)
+    monkeypatch.setattr(TextSettings, "script_options", shorter)
 
 
 def words(text: str) -> Iterator[str]:

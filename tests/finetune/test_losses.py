@@ -74,7 +74,7 @@ def write_prompt(tiny: Tiny, case: Case) -> Prompt:
     options = SpeechOptions(language=case.language, instruct=case.instruct, text_layout=case.layout)
     text = "The rain it raineth every day."
     request = Request(text=text, voice=voice, options=options)
-    writer.check(request)
+    writer.checker.check(request)
     return writer.write(request, text, writer.encode(request, text))[0]
 
 

@@ -14,6 +14,7 @@ from tests.support.shared_weights import weights_shared
 from vivace import TTS
 from vivace.backends.base import Frames, Immediate, Samples, Slot, SlotStatus
 from vivace.prompt import Prompt
+from vivace.script.prompts import PromptWriter
 from vivace.serve.settings import ModelSpec
 from vivace.speech import LiveMode, SamplingParams
 
@@ -90,9 +91,10 @@ class ScriptedSpeech(Immediate):
         """A loader for `serving.running`: the embedded voice's text with this backend."""
         with patch("vivace.tts.build_backend", lambda *_: self), weights_shared():
             tts = TTS.load(device="cpu", max_streams=self.max_streams, max_queue=self.max_queue)
-        writer = tts.loaded.writer
-        reading = replace(writer._config.reading_config, live=self.live)
-        writer._config = replace(writer._config, reading_config=reading)
+        config = tts.checkpoint.config
+        reading = replace(config.reading_config, live=self.live)
+        config = replace(config, reading_config=reading)
+        tts.loaded.writer = PromptWriter(config, tts.tokenizer)
         return tts
 
     def admit(self, prompt: Prompt, sampling: SamplingParams) -> Slot:

@@ -57,7 +57,7 @@ class Stream(Iterator[AudioChunk]):
     ) -> None:
         if wake is None and isinstance(request.text, AsyncIterator):
             raise RequestError("text is an async iterator; use astream, or give an iterator")
-        writer.check(request)
+        writer.checker.check(request)
         self._engine, self._writer, self._request = engine, writer, request
         self._timings = StreamTimings(open_pass, writer.tokenizer) if open_pass else None
         # A reader feeds a live text to it after a step returned `Wait.TEXT`.

@@ -22,7 +22,7 @@ from vivace.errors import RequestError, UnknownVoiceError, UnsupportedRequestErr
 from vivace.mark.levels import MarkLevels
 from vivace.mark.marking import NO_MARKING, Marking, MarkSource
 from vivace.options import ChunkFrames, Options, SpeakOptions, SpeechOptions, StreamOptions
-from vivace.script.prompts import SERVED_BY
+from vivace.script.checks import SERVED_BY
 from vivace.script.request import Request, as_pieces
 from vivace.text.lexicon import Lexicon
 from vivace.verify import Verifier, check_recogniser
@@ -63,14 +63,14 @@ class Synthesizer:
 
     def find_voice(self, voice: VoiceSource, transcript: str | None = None) -> str | Voice:
         """The Voice, or the name of a preset. A recording is enrolled with its transcript."""
-        library, writer = VoiceLibrary(), self._loaded.writer
+        library, checker = VoiceLibrary(), self._loaded.writer.checker
         if isinstance(voice, str) and transcript is None and self._adapters.find(voice):
             return voice
         found = find_voice(voice, self.presets, library)
         if isinstance(found, Unenrolled):
             from vivace.voices.enroll import enroll_once  # imports PyTorch
 
-            writer.require("base", "clone a voice")
+            checker.require("base", "clone a voice")
             model, codec, engine = self._loaded.parts
             cache = EnrolmentCache()
             recording = read_audio(found.audio, sandbox=self._loaded.sandbox)
@@ -86,14 +86,15 @@ class Synthesizer:
             self._adapters.check_known(found, [*self.presets, *clones])
         if isinstance(found, str) and is_base and (names := library.names()):
             served_by = f"{SERVED_BY['custom_voice']}, or take one of yours: {', '.join(names)}"
-            writer.require("custom_voice", f"speak with the preset voice {found[:80]!r}", served_by)
+            what = f"speak with the preset voice {found[:80]!r}"
+            checker.require("custom_voice", what, served_by)
         return found
 
     def _request(self, text: object, options: SpeechOptions) -> Request:
         writer, voice = self._loaded.writer, options.voice
         text = text if isinstance(text, str) else as_pieces(text)
         found = writer.default_voice if voice is None else self.find_voice(voice)
-        writer.check_follows(options.instruct)
+        writer.checker.check_follows(options.instruct)
         return Request(
             text=text,
             voice=found,
@@ -275,7 +276,7 @@ class Synthesizer:
         """Raise RequestError before anything runs if the speech cannot be verified."""
         if options.verify:
             check_recogniser()
-            if not self._loaded.writer.is_english(options.language):
+            if not self._loaded.writer.texts.is_english(options.language):
                 raise RequestError("verify reads English; give language='english'")
 
     def _verify(self, text: str, audio: Audio, wake: Wake) -> Steps[Audio]:

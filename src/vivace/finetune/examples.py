@@ -76,8 +76,8 @@ class ExampleWriter:
             ),
             breaks=True,
         )
-        self._writer.check(request)
-        self._writer.check_follows(transcript.instruct)
+        self._writer.checker.check(request)
+        self._writer.checker.check_follows(transcript.instruct)
         line = self._only_line(request)
         return self._writer.write(request, line.text, line.take())[0]
 

@@ -73,11 +73,11 @@ class Script:
     ) -> None:
         """`words` collects the words of the text for word timings."""
         self._writer, self._request = writer, request
-        self._options = writer.script_options(request)
+        self._options = writer.texts.script_options(request)
         self._reader = PartReader(
             self._options,
-            writer.letters,
-            writer.letter_error,
+            writer.checker.letters,
+            writer.checker.letter_error,
             skips_letters=request.options.on_unsupported == "skip",
             words=words,
         )

@@ -7,7 +7,6 @@ distributes the connections. The supervisor itself serves nothing and does not i
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import shutil
@@ -17,7 +16,6 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,7 +23,7 @@ from typing import Any, Protocol
 from vivace.errors import EngineLostError, TTSError
 from vivace.serve.crashes import MAX_CRASHES, WINDOW_S, CrashLog, Quarantine, dump_state, load_state
 from vivace.serve.listener import bind
-from vivace.serve.processes.child import child_command
+from vivace.serve.processes.child import Child, child_command
 from vivace.serve.processes.control import (
     ENGINE,
     FAILED,
@@ -47,7 +45,6 @@ STOP_TIMEOUT_S = 15.0  # after the drain, until a process is killed
 WORKER_PAUSES_S = (0.0, 1.0, 2.0, 4.0, 8.0)  # before a worker that ends early is started again
 EARLY_S = 10.0
 FOLDER_CHARS = 80  # the path of a Unix socket has at most 107
-LINE_BYTES = 1 << 24  # the crash state of the engine has a line for each request with strikes
 
 StartCommand = Callable[[int], list[str]]
 ShowReady = Callable[[str, str | None, list[str]], None]
@@ -64,31 +61,6 @@ class Reports(Protocol):
     def fail(self, error: TTSError) -> None: ...
 
     def say(self, words: str) -> None: ...
-
-
-class Child:
-    """One process and its control channel."""
-
-    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket) -> None:
-        self.process, self._control = process, control
-        self.started = time.monotonic()
-        self.is_ready = False
-
-    def send(self, values: Values) -> None:
-        with suppress(OSError):  # the process has ended
-            self._control.sendall(json.dumps(values).encode() + b"\n")
-
-    async def read(self, on_values: Callable[[Values], None]) -> int:
-        """Read messages until the process ends. Returns its exit code."""
-        reader, writer = await asyncio.open_unix_connection(sock=self._control, limit=LINE_BYTES)
-        try:
-            while line := await reader.readline():
-                on_values(json.loads(line))
-        except ConnectionError:
-            pass
-        finally:
-            writer.close()
-        return await asyncio.to_thread(self.process.wait)
 
 
 class Supervisor:

@@ -15,12 +15,13 @@ from vivace.audio.clip import Audio, AudioChunk
 from vivace.audio.file_mark import FileMark
 from vivace.engine.assemble import Assembler, Steps, join_empty
 from vivace.engine.client import EngineClient
-from vivace.engine.completeness import IdMarker, OfferUtterance, SpokenWords
+from vivace.engine.completeness import IdMarker, OfferUtterance
 from vivace.engine.frame_block import FrameBlock
 from vivace.engine.opening import StreamSettings, UtteranceFactory
 from vivace.engine.reader import UtteranceReader
 from vivace.engine.steps import Wait, drop_leak, read_blocks
 from vivace.engine.timings import OpenPass, StreamTimings, UtteranceTimings
+from vivace.engine.totals import StreamTotals
 from vivace.engine.turn_report import TurnHook
 from vivace.errors import EngineError, RequestError, StreamClosedError
 from vivace.model.config import CodecConfig
@@ -82,18 +83,16 @@ class Stream(Iterator[AudioChunk]):
         self._pid = os.getpid()
         self._is_reading, self._is_stepping = Lock(), Lock()
         self._reader: UtteranceReader | None = None  # of the current utterance
-        self._num_frames = self._num_text_ids = self._num_retries = self._num_skipped = 0
+        self._num_skipped = 0  # parts of the text that chunks have reported
         self._factory = UtteranceFactory(
             writer, request, settings, self._wake, marker if engine.follows_text else None
         )
-        self._spoken_words, self._offer = SpokenWords(writer.tokenizer), offer
+        self._totals, self._offer = StreamTotals(writer.tokenizer), offer
         self._is_cancelled = self._is_closed = False
         self._is_cut = False  # by a limit, before the end of the text
         self._reason: FinishReason = "stop"
         self.finish_reason: FinishReason | None = None
         self.on_turn: TurnHook | None = None  # for each utterance from here on
-        self.num_utterances = 0
-        self.is_runaway = False  # some speech was stopped because it did not end by itself
         self.admit_ms = 0.0  # how long the first prompt took to read
         self.progress = 0.0  # share of the text that was spoken; 0 for a live text
 
@@ -152,6 +151,16 @@ class Stream(Iterator[AudioChunk]):
             self._wakeups.get()
 
     @property
+    def num_utterances(self) -> int:
+        """Utterances that are over."""
+        return self._totals.num_utterances
+
+    @property
+    def is_runaway(self) -> bool:
+        """Whether some speech was stopped because it did not end by itself."""
+        return self._totals.is_runaway
+
+    @property
     def has_begun(self) -> bool:
         """Whether the first utterance was submitted to the engine."""
         return self._reader is not None or self.num_utterances > 0
@@ -207,22 +216,8 @@ class Stream(Iterator[AudioChunk]):
     @property
     def usage(self) -> Usage:
         """Totals so far."""
-        reader = self._reader
-        utterance = reader.utterance if reader else None
-        return Usage(
-            text_tokens=self._num_text_ids + (utterance.num_text_ids if utterance else 0),
-            frames=self._num_frames + (reader.num_read if reader else 0),
-            audio_s=self._made.num_samples / self._made.sample_rate,
-            wall_s=self._made.wall_s,
-            seed=self._settings.sampling.seed or 0,
-            first_audio_ms=self._made.first_audio_ms,
-            audible_ms=self._made.audible_ms,
-            completeness=self._spoken_words.completeness,
-            missing_words=self._spoken_words.missing,
-            retries=self._num_retries + (utterance.num_retries if utterance else 0),
-            num_words=self._spoken_words.num_words,
-            skipped=tuple(self.script.skipped),
-        )
+        seed = self._settings.sampling.seed or 0
+        return self._totals.usage(self._reader, self._made, seed=seed, skipped=self.skipped)
 
     # -- closing -----------------------------------------------------------------------------
 
@@ -314,7 +309,10 @@ class Stream(Iterator[AudioChunk]):
                 yield chunk
         finally:
             reader.cancel()
-            self._count(reader)
+            self._reader = None
+            self._totals.add(reader)
+            if self._num_frames_left is not None:
+                self._num_frames_left -= reader.num_read
         if self._offer is not None and utterance.finish_reason == "stop" and codes:
             whole = np.concatenate(codes)
             self._offer(utterance.prompt, utterance.num_text_ids, whole)
@@ -342,22 +340,10 @@ class Stream(Iterator[AudioChunk]):
         )
         return dataclasses.replace(chunk, words=words)
 
-    def _count(self, reader: UtteranceReader) -> None:
-        """Add an utterance that is over to the totals."""
-        utterance, num_read = reader.utterance, reader.num_read
-        self._reader = None
-        self.num_utterances += 1
-        if self._num_frames_left is not None:
-            self._num_frames_left -= num_read
-        self._num_frames += num_read
-        self._num_text_ids += utterance.num_text_ids
-        self._num_retries += utterance.num_retries
-        self.is_runaway |= utterance.finish_reason == "stall" or utterance.is_over_budget
-
     def _as_chunk(self, block: FrameBlock, reader: UtteranceReader, line: Line) -> AudioChunk:
         utterance, is_last = reader.utterance, False
         if block.finish_reason is not None:
-            self._spoken_words.add(line.text, utterance.checked or utterance.follower)
+            self._totals.words.add(line.text, utterance.checked or utterance.follower)
             is_last = line.is_complete and self.script.is_over
             self._is_cut = not is_last and reader.num_read == self._num_frames_left
             if self._reason == "stop":  # the first other reason is the text's

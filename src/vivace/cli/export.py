@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from vivace.checkpoint import Checkpoint, find_folder
 from vivace.cli.progress import ProgressLine
+from vivace.cli.request import find_checkpoint
 from vivace.cli.streams import print_stdout, printable
 from vivace.export.write import export_onnx
 
@@ -16,9 +16,7 @@ def export(arguments: argparse.Namespace) -> None:
     output = Path(arguments.output)
     with ProgressLine() as line:
         line.show(f"looking for {printable(arguments.name)}")
-        folder = find_folder(
-            arguments.name, revision=arguments.revision, cache_dir=None, offline=arguments.offline
-        )
+        checkpoint = find_checkpoint(arguments.name, arguments)
         line.show(f"writing {arguments.weights} graphs")
-        export_onnx(Checkpoint.open(folder), output, arguments.weights)
+        export_onnx(checkpoint, output, arguments.weights)
     print_stdout(output)

@@ -142,8 +142,7 @@ def add_quantize(commands: Commands) -> None:
     text = "int8 (default), or int4: half the memory, slightly less exact"
     choices = ("int8", "int4")
     add_option(quantize, "--weights", "WEIGHTS", text, choices=choices, default="int8")
-    add_option(quantize, "--revision", "REVISION", "branch, tag or commit of a Hugging Face id")
-    add_option(quantize, "--offline", None, "use only files in the local cache")
+    options.add_hub(quantize)
 
 
 def add_export(commands: Commands) -> None:
@@ -161,8 +160,7 @@ def add_export(commands: Commands) -> None:
     text = "int8 (default), float16 or float32: the same codes as the package"
     choices = ("int8", "float16", "float32")
     add_option(export, "--weights", "WEIGHTS", text, choices=choices, default="int8")
-    add_option(export, "--revision", "REVISION", "branch, tag or commit of a Hugging Face id")
-    add_option(export, "--offline", None, "use only files in the local cache")
+    options.add_hub(export)
 
 
 def add_verify(commands: Commands) -> None:
@@ -182,8 +180,7 @@ def add_verify(commands: Commands) -> None:
     add_option(files, "--record", "FILE", text)
     add_option(verify, "--json", "FILE", "write the report as JSON, without names and paths")
     add_option(verify, "-q --quiet", None, "show no progress")
-    add_option(verify, "--revision", "REVISION", "branch, tag or commit of a Hugging Face id")
-    add_option(verify, "--offline", None, "use only files in the local cache")
+    options.add_hub(verify)
     options.add_machine(verify)
 
 

@@ -34,10 +34,14 @@ def add_model(parser: argparse.ArgumentParser, *, has_adapter: bool = False) -> 
     group = parser.add_argument_group("model")
     default = "default: $VIVACE_MODEL or the embedded voice"
     add_option(group, "--model", "NAME|FOLDER", f"Hugging Face id or checkpoint folder; {default}")
-    add_option(group, "--revision", "REVISION", "branch, tag or commit of a Hugging Face id")
-    add_option(group, "--offline", None, "use only files in the local cache")
+    add_hub(group)
     if has_adapter:
         add_option(group, "--adapter", "FILE", "adapter of `vivace finetune` for this model")
+
+
+def add_hub(group: argparse._ActionsContainer) -> None:
+    add_option(group, "--revision", "REVISION", "branch, tag or commit of a Hugging Face id")
+    add_option(group, "--offline", None, "use only files in the local cache")
 
 
 def add_machine(parser: argparse.ArgumentParser) -> None:

@@ -84,6 +84,10 @@ def _add_text(parser: Parser) -> None:
 
 def _add_speaking(parser: Parser) -> None:
     options.add_output(parser)
+    _add_speech(parser)
+
+
+def _add_speech(parser: Parser) -> None:
     options.add_speech(parser)
     options.add_mark(parser)
     options.add_model(parser, has_adapter=True)
@@ -170,10 +174,7 @@ def _add_repl(repl: Parser) -> None:
     add_option(group, "--format", "FORMAT", f"format of the files: {options.FORMAT_NAMES}")
     add_option(group, "--play", None, "play the speech, also with -o")
     options.add_report(group)
-    options.add_speech(repl)
-    options.add_mark(repl)
-    options.add_model(repl, has_adapter=True)
-    options.add_machine(repl)
+    _add_speech(repl)
 
 
 def _add_read(read: Parser) -> None:

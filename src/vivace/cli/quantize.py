@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from vivace.checkpoint import Checkpoint, find_folder
 from vivace.cli.progress import ProgressLine
+from vivace.cli.request import find_checkpoint
 from vivace.cli.streams import print_stdout, printable
 from vivace.quantize import quantize_checkpoint
 
@@ -16,13 +16,11 @@ def quantize(arguments: argparse.Namespace) -> None:
     output = Path(arguments.output)
     with ProgressLine() as line:
         line.show(f"looking for {printable(arguments.name)}")
-        folder = find_folder(
-            arguments.name, revision=arguments.revision, cache_dir=None, offline=arguments.offline
-        )
+        checkpoint = find_checkpoint(arguments.name, arguments)
 
         def show(num_done: int, num_bytes: int) -> None:
             share = num_done / num_bytes
             line.show(f"{arguments.weights}: {share:.0%} of {num_bytes / 1e6:,.0f} MB")
 
-        quantize_checkpoint(Checkpoint.open(folder), output, arguments.weights, show)
+        quantize_checkpoint(checkpoint, output, arguments.weights, show)
     print_stdout(output)

@@ -19,6 +19,7 @@ from vivace.speech import BOUNDS, SamplingParams
 from vivace.text.lexicon import Lexicon
 
 if TYPE_CHECKING:
+    from vivace.checkpoint import Checkpoint
     from vivace.tts import TTS
 
 # Flags whose value is not the option itself.
@@ -48,6 +49,15 @@ def model_name(arguments: argparse.Namespace) -> str | None:
     """The model of --model or VIVACE_MODEL. None is the embedded voice."""
     name: str | None = arguments.model
     return os.environ.get("VIVACE_MODEL") or None if name is None else name
+
+
+def find_checkpoint(name: str | None, arguments: argparse.Namespace) -> Checkpoint:
+    """The checkpoint with this name, with the options --revision and --offline."""
+    from vivace.checkpoint import Checkpoint, find_folder
+
+    revision, offline = arguments.revision, arguments.offline
+    folder = find_folder(name, revision=revision, cache_dir=None, offline=offline)
+    return Checkpoint.open(folder)
 
 
 def mark_levels(arguments: argparse.Namespace) -> MarkLevels:

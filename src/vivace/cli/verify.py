@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 
 from vivace._version import __version__
-from vivace.checkpoint import EMBEDDED, Checkpoint, find_folder
+from vivace.checkpoint import EMBEDDED, Checkpoint
 from vivace.cli.bench.machine import machine
 from vivace.cli.messages import print_error
 from vivace.cli.progress import ProgressLine
-from vivace.cli.request import model_name
+from vivace.cli.request import find_checkpoint, model_name
 from vivace.cli.streams import print_columns, print_stderr, print_stdout, printable
 from vivace.conformance.golden import SHIPPED, load_golden, save_golden
 from vivace.conformance.record import record_golden
@@ -38,14 +38,8 @@ def verify(arguments: argparse.Namespace) -> int:
     _check_output(arguments.json, may_exist=True)
     with ProgressLine(is_quiet=arguments.quiet) as line:
         line.show("looking for the model")
-        folder = find_folder(
-            model_name(arguments),
-            revision=arguments.revision,
-            cache_dir=None,
-            offline=arguments.offline,
-        )
-        checkpoint = Checkpoint.open(folder)
-        load = partial(_load, folder, arguments)
+        checkpoint = find_checkpoint(model_name(arguments), arguments)
+        load = partial(_load, checkpoint.folder, arguments)
         if arguments.record is not None:
             _record(checkpoint, load(REFERENCE_RUN), Path(arguments.record))
             return 0

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vivace.audio.files import check_path
-from vivace.cli.request import load_model, model_name
+from vivace.cli.request import find_checkpoint, load_model, model_name
 from vivace.cli.streams import print_columns, print_json, print_stderr, print_table, printable
 from vivace.cli.text import read_transcript
 from vivace.errors import VoiceFileError
@@ -93,15 +93,8 @@ def _row(voice: Voice) -> tuple[str, ...]:
 
 def list_speakers(arguments: argparse.Namespace) -> None:
     from vivace.adapter import Adapter  # imports torch
-    from vivace.checkpoint import Checkpoint, find_folder
 
-    folder = find_folder(
-        model_name(arguments),
-        revision=arguments.revision,
-        offline=arguments.offline,
-        cache_dir=None,
-    )
-    config = Checkpoint.open(folder).config
+    config = find_checkpoint(model_name(arguments), arguments).config
     if arguments.adapter is not None:
         config = Adapter.load(arguments.adapter).extend(config)
     speakers = sorted(config.talker_config.spk_id)

@@ -132,18 +132,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     again = speak_opening(backend)
     tenth = max(1, len(run.steps) // 10)
     first, last = statistics.median(run.steps[:tenth]), statistics.median(run.steps[-tenth:])
-    faults = getattr(backend._layers, "num_faults", 0)
     checks = {
         "the first thousand frames are the same at the end": hash_of(again) == hash_of(opening),
-        "a repeated text has the same codes": len(set(run.probes)) <= 1,
-        "no slot failed": run.num_failed == 0,
-        "no block timed out": faults == 0,
-        "no page is left behind": backend._pool.num_free == pages,
-        "no slot is left behind": len(backend._reservations.free) == arguments.batch,
-        "allocated memory is the same at a tenth and at the end": len(
-            {sizes["allocated"] for sizes in run.memory.values()}
-        )
-        == 1,
+        **check_run(run, backend, arguments.batch, pages),
     }
     return {
         "benchmark": "endurance",
@@ -169,6 +160,21 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
             "frames_equal_to_cuda_graph": count_equal(opening, graph_codes),
             **compare(backend, opening),
         },
+    }
+
+
+def check_run(run: Run, backend: CudaGraphBackend, batch: int, pages: int) -> dict[str, bool]:
+    """`pages` is the number of free pages before the run."""
+    return {
+        "a repeated text has the same codes": len(set(run.probes)) <= 1,
+        "no slot failed": run.num_failed == 0,
+        "no block timed out": getattr(backend._layers, "num_faults", 0) == 0,
+        "no page is left behind": backend._pool.num_free == pages,
+        "no slot is left behind": len(backend._reservations.free) == batch,
+        "allocated memory is the same at a tenth and at the end": len(
+            {sizes["allocated"] for sizes in run.memory.values()}
+        )
+        == 1,
     }
 
 

@@ -236,11 +236,11 @@ async def realtimetts(tts: TTS) -> AsyncIterator[First]:
     stream = TextToAudioStream(VivaceEngine(tts, voice=VOICE, seed=SEED), muted=True)
 
     async def first() -> float:
-        heard = threading.Event()
+        has_audio = threading.Event()
         began = time.perf_counter()
         stream.feed(iter(WORDS))
-        stream.play_async(on_audio_chunk=lambda _: heard.set())
-        while not heard.is_set():  # polls with a sleep, so that the engine keeps its core
+        stream.play_async(on_audio_chunk=lambda _: has_audio.set())
+        while not has_audio.is_set():  # polls with a sleep, so that the engine keeps its core
             await asyncio.sleep(0.001)
         took = 1000 * (time.perf_counter() - began)
         stream.stop()

@@ -196,19 +196,19 @@ def lengths(most: int, stream: int, num_rounds: int) -> list[int]:
 
 
 async def speak_all(tts: Any, num_streams: int, num_rounds: int, options: dict[str, Any]) -> Run:
-    async def listen(stream: int) -> list[tuple[float, float]]:
+    async def run_client(stream: int) -> list[tuple[float, float]]:
         sizes = lengths(options["max_frames"], stream, num_rounds)
         return [await speak(tts, {**options, "max_frames": size}) for size in sizes]
 
     began = time.perf_counter()
-    heard = await asyncio.gather(*map(listen, range(num_streams)))
-    return as_run(heard, time.perf_counter() - began)
+    results = await asyncio.gather(*map(run_client, range(num_streams)))
+    return as_run(results, time.perf_counter() - began)
 
 
-def as_run(heard: list[list[tuple[float, float]]], wall_s: float) -> Run:
+def as_run(results: list[list[tuple[float, float]]], wall_s: float) -> Run:
     """Combine results. With several utterances per client, the first wait is not counted."""
-    first_ms = [ms for one in heard for ms, _ in one[min(1, len(one) - 1) :]]
-    return Run(first_ms, sum(audio_s for one in heard for _, audio_s in one), wall_s)
+    first_ms = [ms for one in results for ms, _ in one[min(1, len(one) - 1) :]]
+    return Run(first_ms, sum(audio_s for one in results for _, audio_s in one), wall_s)
 
 
 async def speak(tts: Any, options: dict[str, Any]) -> tuple[float, float]:
@@ -235,7 +235,7 @@ async def ask_all(url: str, num_streams: int, num_rounds: int, body: dict[str, A
     ask = ask_http if scheme == "http" else ask_wyoming
     pairs = [await asyncio.open_connection(host, int(port)) for _ in range(num_streams)]
 
-    async def listen(stream: int) -> list[tuple[float, float]]:
+    async def run_client(stream: int) -> list[tuple[float, float]]:
         answers = []
         for size in lengths(body.get("max_new_tokens", 0), stream, num_rounds):
             sent = body | {"max_new_tokens": size} if scheme == "http" else body
@@ -245,8 +245,8 @@ async def ask_all(url: str, num_streams: int, num_rounds: int, body: dict[str, A
         return answers
 
     began = time.perf_counter()
-    heard = await asyncio.gather(*map(listen, range(num_streams)))
-    return as_run(heard, time.perf_counter() - began)
+    results = await asyncio.gather(*map(run_client, range(num_streams)))
+    return as_run(results, time.perf_counter() - began)
 
 
 async def ask_http(

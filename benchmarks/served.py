@@ -198,7 +198,7 @@ async def run_client(orders: dict[str, Any]) -> Any:
     pairs = [await asyncio.open_connection(host, int(port)) for _ in streams]
     wait_for_start()
 
-    async def listen(place: int) -> list[tuple[float, float]]:
+    async def run_client(place: int) -> list[tuple[float, float]]:
         answers = []
         for size in lengths(orders["frames"], streams[place], orders["rounds"]):
             first_ms, num_bytes = await ask_http(*pairs[place], host, request_body(size))
@@ -208,8 +208,8 @@ async def run_client(orders: dict[str, Any]) -> Any:
     from serve import as_run
 
     began = time.perf_counter()
-    heard = await asyncio.gather(*map(listen, range(len(streams))))
-    return asdict(as_run(heard, time.perf_counter() - began))
+    results = await asyncio.gather(*map(run_client, range(len(streams))))
+    return asdict(as_run(results, time.perf_counter() - began))
 
 
 def wait_for_start() -> None:

@@ -6,10 +6,10 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vivace.engine.scheduler import EngineLoad as EngineLoad
+from vivace.engine.scheduler import EngineLoad as EngineLoad  # for vivace.serve
 
 if TYPE_CHECKING:  # the supervisor of a server does not import PyTorch
-    from vivace.engine.client import EngineClient as EngineClient
+    from vivace.engine.client import EngineClient as EngineClient  # for vivace.serve
     from vivace.engine.engine import Engine
 
 NUM_AHEAD = 64  # further requests from which the growth of the wait is measured

@@ -20,7 +20,7 @@ from typing import Any
 from vivace.audio.files import Recording
 from vivace.engine.engine import Engine
 from vivace.engine.follower import TextFollower
-from vivace.engine.loaded import LoadedCheckpoint as LoadedCheckpoint
+from vivace.engine.loaded import LoadedCheckpoint as LoadedCheckpoint  # for vivace.serve
 from vivace.engine.timings import UtteranceWords
 from vivace.engine.utterance import Utterance
 from vivace.errors import ClosedError

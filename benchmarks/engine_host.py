@@ -116,9 +116,8 @@ class CountingGraphs:
         return (lambda: self._step(key[1], key[-1])) if key[0] == "frame" else _do_nothing
 
     def _admit(self, num_rows: int) -> None:
-        prefill = self._backend._prefill
-        lines = prefill._inputs[num_rows].numpy()[num_rows * len(prefill._parked) :]
-        self._num_made[lines.reshape(-1, self._backend._table.line_size)[:, 0]] = 0
+        lines = self._backend._prefill._inputs[num_rows].lines
+        self._num_made[lines[:, 0]] = 0
 
     def _step(self, batch: int, count: int) -> None:
         rows = np.array(self._backend._stepper._rows._written[:batch])

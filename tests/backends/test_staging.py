@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -14,53 +15,102 @@ from tests.support.slots import make_prompt, params
 from tests.support.tiny import Tiny
 from vivace.backends.cuda_graph import staging
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
-from vivace.backends.cuda_graph.prefill import Pass
-from vivace.backends.cuda_graph.staging import RowNumbers
+from vivace.backends.cuda_graph.prefill import Field
+from vivace.backends.cuda_graph.slot_table import GraphSlot
+from vivace.backends.cuda_graph.staging import RowNumbers, StagedNumbers
 
 CPU = torch.device("cpu")
 PADDING = 9
 
 
 class LateCopies(TorchDispatchMode):
-    """Delayed asynchronous copies, like behind other GPU work."""
+    """Delays asynchronous copies, like behind other GPU work, until `finish`."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.waiting: list[tuple[Tensor, Tensor]] = []  # to, from
+        self._waiting: list[tuple[Tensor, Tensor]] = []  # to, from
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> object:
         if func is torch.ops.aten.copy_.default and args[2:] == (True,):
-            self.waiting.append(args[:2])
+            self._waiting.append(args[:2])
             return args[0]
         return func(*args, **(kwargs or {}))
 
+    def finish(self) -> None:
+        for target, source in self._waiting:
+            target[:] = source
+        self._waiting.clear()
+
+
+class LateEvent:
+    """A CUDA event that is complete after the copies queued before it."""
+
+    def __init__(self, copies: LateCopies) -> None:
+        self._copies, self.streams = copies, list[object]()
+
+    def record(self, stream: object) -> None:
+        self.streams.append(stream)
+
+    def synchronize(self) -> None:
+        if self.streams:
+            self._copies.finish()
+
+
+def test_staged_numbers_are_not_overwritten_before_their_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    late, padding, stream = LateCopies(), np.full(4, PADDING), cast("torch.cuda.Stream", object())
+    event = LateEvent(late)
+    monkeypatch.setattr(torch.cuda, "Event", lambda: event)
+    staged = StagedNumbers(padding, CPU, stream)
+    with late:
+        staged.clear()
+        staged.numbers[:2] = [1, 2]
+        staged.copy()
+        assert staged.tensor.tolist() == [PADDING] * 4  # control: the copy is late
+        staged.clear()
+        assert staged.tensor.tolist() == [1, 2, PADDING, PADDING]
+        staged.numbers[3] = 3
+        staged.copy()
+        late.finish()
+    assert staged.tensor.tolist() == [PADDING, PADDING, PADDING, 3]
+    assert padding.tolist() == [PADDING] * 4
+    assert event.streams == [stream, stream]
+
 
 @torch.inference_mode()
-def test_staged_pass_is_not_overwritten_before_its_copy(
-    tiny: Callable[[str], Tiny],
-) -> None:
+def test_pass_contains_rows_and_lines_of_its_prompts(tiny: Callable[[str], Tiny]) -> None:
     part = tiny("custom_voice")
-    backend = CudaGraphBackend(part.model, part.codec, max_streams=2, max_frames=64)
-    prefill, passes = backend._prefill, list[Pass]()
-    for seed, text in enumerate(("Hello.", "Good bye.")):
-        prompt = make_prompt(part, text)
-        fresh = backend._reservations.reserve(prompt, params(seed), is_full=False)
-        assert not isinstance(fresh, Exception)
-        columns = prefill._columns(prompt, fresh, start=0)
-        passes.append(Pass(columns, [backend._table.line(fresh)]))
-    prefill.warm(16)
-    with LateCopies() as late:
-        for each in passes:
-            prefill._set_inputs(each, 16)
-    inputs = prefill._inputs[16]
-    (first, second) = late.waiting
-    for (target, source), each in zip((first, second), passes, strict=True):
-        assert target is inputs
-        prefill._set_inputs(each, 16)
-        assert torch.equal(inputs, source)
-    assert not torch.equal(first[1], second[1])
+    backend = CudaGraphBackend(part.model, part.codec, max_streams=4, max_frames=64)
+    prefill, table = backend._prefill, backend._table
+    prefill._layers.packs_prompts = True
+    prompts = [make_prompt(part, text) for text in ("Hello.", "Good bye.", "Good night.")]
+    slots = [backend._reservations.reserve(one, params(1), is_full=False) for one in prompts]
+    pairs = [(p, s) for p, s in zip(prompts, slots, strict=True) if isinstance(s, GraphSlot)]
+    [parts] = prefill._passes(pairs, [0, 3, 0])
+    inputs = prefill._new_inputs(64)
+    prefill._write(parts, inputs)
+    assert [one.at % 8 for one in parts] == [0, 0, 0]
+    assert [one.rows for one in parts] == [
+        range(start, len(prompt)) for start, prompt in zip((0, 3, 0), prompts, strict=True)
+    ]
+    for line, (prompt, slot, rows, at, _) in zip(inputs.lines, parts, strict=False):
+        assert line.tolist() == table.line(slot)
+        text, owner, position, target = inputs.fields[:, at : at + len(rows)].tolist()
+        assert tuple(text) == prompt.text_ids[rows.start :]
+        assert (set(owner), position) == ({slot.row}, [*rows])
+        assert target == [table.padding] * (len(rows) - 1) + [slot.row]
+        for row in rows:
+            codes = [
+                prefill._nothing if code < 0 else first + code
+                for first, code in zip(prefill._first, prompt.codes[row], strict=True)
+            ]
+            assert inputs.vectors[at + row - rows.start].tolist() == codes
+    rest = inputs.fields[Field.POSITION, parts[-1].end :]
+    assert set(rest.tolist()) == {table.num_positions}
+    assert (inputs.lines[3:] == table.padding_line()).all()
 
 
 def test_graphs_read_latest_rows() -> None:

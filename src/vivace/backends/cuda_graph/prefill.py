@@ -1,16 +1,16 @@
 """Prefill: runs prompts through the talker and stores their keys and values.
 
-The rows of all prompts are packed into one array, each row as a column of numbers: text id, slot,
-position and embedding indices. The array is cut into passes of sizes that graphs exist for. A pass
-also initialises the slots whose rows begin in it, so it needs a single copy to the device. A prefix
-that several prompts share is computed once and copied.
+The rows of all prompts are packed one after another: embedding indices, text id, slot and position
+of each. They are cut into passes of sizes that graphs exist for. A pass also initialises the slots
+whose rows begin in it, so it needs a single copy to the device. A prefix that several prompts share
+is computed once and copied.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from vivace.backends.cuda_graph.frame import Layers
 from vivace.backends.cuda_graph.graphs import GraphPool, Work
 from vivace.backends.cuda_graph.pages import num_pages
 from vivace.backends.cuda_graph.slot_table import GraphSlot, SlotTable
-from vivace.backends.cuda_graph.staging import stage
+from vivace.backends.cuda_graph.staging import StagedNumbers
 from vivace.backends.cuda_graph.state_cache import StateCache
 from vivace.model.config import SPEAKER
 from vivace.model.talker import Qwen3TTS, Talker
@@ -32,23 +32,51 @@ from vivace.prompt import Prompt
 FEWEST_SHARED = 32  # rows; a shorter shared prefix is not cached
 MAX_KEPT = 1024  # cached rows of keys and values, all voices together
 
-Columns = NDArray[np.int64]  # [fields, rows]
+Numbers = NDArray[np.int64]
 
 
 class Field(IntEnum):
-    """The fields of a row; from `VECTORS` on, one embedding index per codebook."""
+    """The fields of a row besides its embedding indices."""
 
     TEXT = 0
     SLOT = 1
     POSITION = 2
     TARGET = 3  # where to store the hidden state: the slot for its last row, else the padding row
-    VECTORS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
-    columns: Columns
-    lines: Sequence[Sequence[int]]  # initial values of slots whose first row is in this pass
+class PromptPart(NamedTuple):
+    """Rows of a prompt in a pass. The first part of a prompt initialises its slot."""
+
+    prompt: Prompt
+    slot: GraphSlot
+    rows: range
+    at: int  # row of the pass
+    is_first: bool
+
+    @property
+    def end(self) -> int:
+        """Row of the pass after the padding up to a multiple of `TILE`."""
+        return self.at + -(-len(self.rows) // TILE) * TILE
+
+
+class PassInputs(StagedNumbers):
+    """The numbers of a pass: embedding indices, fields, and a line per tile; else padding."""
+
+    def __init__(
+        self,
+        vectors: Numbers,  # [rows, codebooks]
+        fields: Numbers,  # [fields, rows]
+        lines: Numbers,  # [tiles, `SlotTable.line_size`]
+        device: torch.device,
+        stream: torch.cuda.Stream | None,
+    ) -> None:
+        parts = (vectors, fields, lines)
+        super().__init__(np.concatenate([part.ravel() for part in parts]), device, stream)
+        ends = np.cumsum([part.size for part in parts])
+        views = np.split(self.numbers, ends[:-1])
+        self.vectors, self.fields, self.lines = (
+            view.reshape(part.shape) for view, part in zip(views, parts, strict=True)
+        )
 
 
 class Prefill:
@@ -65,11 +93,11 @@ class Prefill:
         self._first = np.cumsum([0, *sizes[:-1]])  # of each codebook
         self._nothing, self._speaker = sum(sizes), sum(sizes) + 1  # indices after the codebooks
         self._vectors = vectors
+        self._positions = np.arange(table.num_positions)
+        self._num_books = len(sizes)
         parked = [model.config.tts_pad_token_id, 0, table.num_positions, table.padding]
-        self._parked = np.array([*parked, *[self._nothing] * len(sizes)])[:, None]
-        self._no_rows = Pass(self._parked[:, :0], ())
-        self._paddings: dict[int, NDArray[np.int64]] = {}  # by number of rows
-        self._inputs: dict[int, Tensor] = {}  # of graphs, by number of rows
+        self._parked = np.array(parked)[:, None]
+        self._inputs: dict[int, PassInputs] = {}  # of graphs, by number of rows
         row_bytes = 2 * table.keys[:, 0, :, 0].nbytes
         self._kept = StateCache(MAX_KEPT * row_bytes)
 
@@ -83,8 +111,8 @@ class Prefill:
         pairs = list(zip(prompts, slots, strict=True))
         self._write_speakers(pairs)
         self._table.lay_adapters(slots)
-        columns = [self._columns(*pair, start=self._recall(*pair)) for pair in pairs]
-        for part in self._passes(columns, [self._table.line(slot) for slot in slots]):
+        starts = [self._recall(*pair) for pair in pairs]
+        for part in self._passes(pairs, starts):
             self._read(part)
         for pair in pairs:
             self._keep(*pair)
@@ -97,36 +125,49 @@ class Prefill:
 
     # -- packing -----------------------------------------------------------------------------
 
-    def _columns(self, prompt: Prompt, fresh: GraphSlot, start: int) -> Columns:
-        """The prompt's rows from `start` on, with padding up to a multiple of `TILE`."""
-        length, slot = len(prompt) - start, fresh.row
-        columns = self._parked.repeat(-(-length // TILE) * TILE, axis=1)
-        columns[Field.TEXT, :length] = prompt.text_ids[start:]
-        columns[Field.SLOT] = slot
-        columns[Field.POSITION, :length] = np.arange(start, len(prompt))
-        columns[Field.TARGET, length - 1] = slot
-        codes = prompt.codes[start:]
-        vectors = np.where(codes >= 0, codes + self._first, self._nothing)
-        if prompt.speaker is not None:
-            vectors[codes[:, 0] == SPEAKER, 0] = self._speaker + slot
-        columns[Field.VECTORS :, :length] = vectors.T
-        return columns
+    def _passes(
+        self, pairs: Sequence[tuple[Prompt, GraphSlot]], starts: Sequence[int]
+    ) -> list[list[PromptPart]]:
+        """Cut the prompts' rows from `starts` on into passes.
 
-    def _passes(self, columns: Sequence[Columns], lines: Sequence[Sequence[int]]) -> Sequence[Pass]:
-        """Split rows into passes. Layers that do not pack get one prompt per pass."""
-        size = PROMPT_ROWS[-1]
-        is_short = len(columns) == 1 and columns[0].shape[1] <= size
-        if is_short or not self._layers.packs_prompts:
-            return [Pass(*each) for each in zip(columns, [[line] for line in lines], strict=True)]
-        together = np.concatenate(columns, axis=1)
-        starts = np.cumsum([0, *(part.shape[1] for part in columns[:-1])])
-        return [
-            Pass(
-                together[:, i : i + size],
-                [line for line, at in zip(lines, starts, strict=True) if i <= at < i + size],
-            )
-            for i in range(0, together.shape[1], size)
-        ]
+        Layers that do not pack get one prompt per pass.
+        """
+        passes: list[list[PromptPart]] = []
+        packs, at = self._layers.packs_prompts, (size := PROMPT_ROWS[-1])
+        for (prompt, slot), start in zip(pairs, starts, strict=True):
+            first = start
+            while first < len(prompt):
+                if at >= size or not packs:
+                    passes.append([])
+                    at = 0
+                stop = min(len(prompt), first + size - at) if packs else len(prompt)
+                part = PromptPart(prompt, slot, range(first, stop), at, first == start)
+                passes[-1].append(part)
+                first, at = stop, part.end
+        return passes
+
+    def _write(self, parts: Sequence[PromptPart], inputs: PassInputs) -> None:
+        """Store the rows of these prompts, and a line for each slot that begins."""
+        inputs.clear()
+        num_lines = 0
+        for part in parts:
+            self._write_rows(part, inputs)
+            if part.is_first:
+                inputs.lines[num_lines] = self._table.line(part.slot)
+                num_lines += 1
+
+    def _write_rows(self, part: PromptPart, inputs: PassInputs) -> None:
+        prompt, slot, rows, at, _ = part
+        here, fields = slice(at, at + len(rows)), inputs.fields
+        fields[Field.TEXT, here] = prompt.text_ids[rows.start : rows.stop]
+        fields[Field.SLOT, at : part.end] = slot.row
+        fields[Field.POSITION, here] = self._positions[rows.start : rows.stop]
+        if rows.stop == len(prompt):
+            fields[Field.TARGET, here.stop - 1] = slot.row
+        codes, vectors = prompt.codes[rows.start : rows.stop], inputs.vectors[here]
+        np.add(codes, self._first, out=vectors, where=codes >= 0)
+        if prompt.speaker is not None:
+            vectors[codes[:, 0] == SPEAKER, 0] = self._speaker + slot.row
 
     def _write_speakers(self, pairs: Sequence[tuple[Prompt, GraphSlot]]) -> None:
         given = [(slot.row, p.speaker) for p, slot in pairs if p.speaker is not None]
@@ -137,60 +178,51 @@ class Prefill:
 
     # -- passes ------------------------------------------------------------------------------
 
-    def _read(self, part: Pass) -> None:
-        num_rows = part.columns.shape[1]
+    def _read(self, parts: Sequence[PromptPart]) -> None:
+        num_rows = parts[-1].end
         size = fit(num_rows, PROMPT_ROWS)
         if size is None:  # a prompt larger than every graph, for layers that do not pack
-            packed = self._stage(part, num_rows).to(self._table.device, non_blocking=True)
-            self._run(packed, num_rows)
+            inputs = self._new_inputs(num_rows)
+            self._write(parts, inputs)
+            inputs.copy()
+            self._run(inputs.tensor, num_rows)
             return
         graph = self._graph(size)  # first, since a capture overwrites the inputs
-        self._set_inputs(part, size)
+        self._write(parts, self._inputs[size])
+        self._inputs[size].copy()
         graph()
 
     def _graph(self, size: int) -> Work:
         if size not in self._inputs:
-            self._inputs[size] = self._stage(self._no_rows, size).to(self._table.device)
-        packed = self._inputs[size]
-        return self._graphs.get(
-            ("prefill", size),
-            lambda: self._run(packed, size),
-            lambda: self._set_inputs(self._no_rows, size),
+            self._inputs[size] = self._new_inputs(size)
+        inputs = self._inputs[size]
+
+        def park() -> None:
+            inputs.clear()
+            inputs.copy()
+
+        return self._graphs.get(("prefill", size), lambda: self._run(inputs.tensor, size), park)
+
+    def _new_inputs(self, num_rows: int) -> PassInputs:
+        return PassInputs(
+            np.full((num_rows, self._num_books), self._nothing),
+            self._parked.repeat(num_rows, axis=1),
+            np.tile(self._table.padding_line(), (-(-num_rows // TILE), 1)),
+            self._table.device,
+            self._graphs.stream,
         )
 
-    def _set_inputs(self, part: Pass, size: int) -> None:
-        self._inputs[size].copy_(self._stage(part, size), non_blocking=True)
-
-    def _stage(self, part: Pass, size: int) -> Tensor:
-        """A pass in pinned memory: columns of `size` rows, then a line per tile; else padding."""
-        padding, num_numbers = self._padding(size), size * len(self._parked)
-        host = stage(len(padding), self._table.device)
-        numbers = host.numpy()
-        numbers[:] = padding
-        numbers[:num_numbers].reshape(-1, size)[:, : part.columns.shape[1]] = part.columns
-        if part.lines:
-            lines = np.array(part.lines, np.int64)
-            numbers[num_numbers : num_numbers + lines.size] = lines.ravel()
-        return host
-
-    def _padding(self, size: int) -> NDArray[np.int64]:
-        """A pass of `size` rows without a prompt."""
-        if size not in self._paddings:
-            columns = np.repeat(self._parked, size)
-            lines = np.tile(self._table.padding_line(), -(-size // TILE))
-            self._paddings[size] = np.concatenate((columns, lines))
-        return self._paddings[size]
-
     def _run(self, packed: Tensor, num_rows: int) -> None:
-        num_numbers = num_rows * len(self._parked)
-        inputs = packed[:num_numbers].view(-1, num_rows)
-        self._table.write(packed[num_numbers:].view(-1, self._table.line_size))
-        vectors = F.embedding(inputs[Field.VECTORS :].T, self._vectors).sum(1)
-        slots = inputs[Field.SLOT]
+        sizes = [num_rows * self._num_books, num_rows * len(Field)]
+        indices, numbers, lines = packed.split([*sizes, len(packed) - sum(sizes)])
+        self._table.write(lines.view(-1, self._table.line_size))
+        vectors = F.embedding(indices.view(num_rows, -1), self._vectors).sum(1)
+        fields = numbers.view(-1, num_rows)
+        slots = fields[Field.SLOT]
         owners = slots if self._layers.packs_prompts else slots[:1]
-        x = vectors + self._layers.text_vectors(inputs[Field.TEXT], owners)
-        hidden = self._layers.read_prompts(x, slots, inputs[Field.POSITION])
-        self._table.hidden.index_copy_(0, inputs[Field.TARGET], hidden)
+        x = vectors + self._layers.text_vectors(fields[Field.TEXT], owners)
+        hidden = self._layers.read_prompts(x, slots, fields[Field.POSITION])
+        self._table.hidden.index_copy_(0, fields[Field.TARGET], hidden)
 
     # -- shared prefixes ---------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """Asynchronous copies of numbers to the device through pinned memory.
 
-PyTorch reuses pinned memory only after its copies have finished, so buffers are not kept here.
+PyTorch reuses pinned memory only after its copies have finished. `StagedNumbers` keep theirs.
 """
 
 from __future__ import annotations
@@ -9,15 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 _NUMPY = {torch.int64: np.int64, torch.int32: np.int32, torch.float32: np.float32}
-
-
-def stage(num_numbers: int, device: torch.device) -> Tensor:
-    """Pinned int64 memory. Write it through `numpy()` and copy it once."""
-    is_pinned = device.type == "cuda"
-    return torch.empty(num_numbers, dtype=torch.int64, pin_memory=is_pinned)
 
 
 def pin(values: object, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -29,6 +24,37 @@ def pin(values: object, dtype: torch.dtype, device: torch.device) -> Tensor:
 def upload(values: object, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Copy to the device asynchronously."""
     return pin(values, dtype, device).to(device, non_blocking=True)
+
+
+class StagedNumbers:
+    """Numbers at a fixed address of the device, and the pinned memory that they are copied from.
+
+    Write `numbers` between `clear` and `copy`.
+    """
+
+    def __init__(
+        self,
+        padding: NDArray[np.int64],
+        device: torch.device,
+        stream: torch.cuda.Stream | None,  # of all copies; None: the device is not a GPU
+    ) -> None:
+        self._padding, self._stream = padding, stream
+        self._host = pin(padding.copy(), torch.int64, device)
+        self.numbers: NDArray[np.int64] = self._host.numpy()
+        self.tensor = self._host.to(device, copy=True)
+        self._copied = torch.cuda.Event() if stream is not None else None
+
+    def clear(self) -> None:
+        """Set all numbers to padding, after the device has read those of the last copy."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        self.numbers[:] = self._padding
+
+    def copy(self) -> None:
+        """Copy the numbers to the device asynchronously."""
+        self.tensor.copy_(self._host, non_blocking=True)
+        if self._copied is not None:
+            self._copied.record(self._stream)
 
 
 class RowNumbers:

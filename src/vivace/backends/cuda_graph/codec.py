@@ -141,7 +141,8 @@ class CodecGraphs:
     def reset(self, rows: Sequence[int]) -> None:
         """Clear the streaming state of these slots."""
         with self._graphs.on_stream():
-            self._decoder.reset(upload(rows, torch.int64, self._device))
+            is_one = len(rows) == 1
+            self._decoder.reset(rows[0] if is_one else upload(rows, torch.int64, self._device))
 
     def load_reference(self, row: int, codes: NDArray[np.int64]) -> None:
         """Decode a reference into a new slot's state, or copy the state from the cache."""
@@ -216,13 +217,11 @@ class CodecGraphs:
         self, places: Sequence[Place], num_frames: int, ring: Tensor
     ) -> Callable[[Tensor], object]:
         """Writes codes that are on the device."""
-        rows, starts = np.array(places).T[:, :, None]
-        at = rows * ring.shape[1] + (starts + np.arange(num_frames)) % ring.shape[1]
 
         def write(block: Tensor) -> None:
-            codes = ring.flatten(0, 1).index_select(0, upload(at.ravel(), torch.int64, ring.device))
+            codes = _ring_entries(places, num_frames, ring).view(block.shape)
             # End of speech and entries after it are not valid codes.
-            block.copy_(codes.view(block.shape).clamp(max=self._num_codes - 1))
+            block.copy_(codes.clamp(max=self._num_codes - 1))
 
         return write
 
@@ -252,6 +251,18 @@ class CodecGraphs:
         count = batch * num_frames
         codes = self._codes[: count * self._num_codebooks].view(batch, num_frames, -1)
         return codes, self._samples[: count * self._samples_per_frame].view(batch, -1)
+
+
+def _ring_entries(places: Sequence[Place], num_frames: int, ring: Tensor) -> Tensor:
+    """The entries of these frames: [slots * frames, codebooks]."""
+    size = ring.shape[1]
+    [(row, start), *more] = places
+    first = start % size
+    if not more and first + num_frames <= size:  # a view: no numbers are copied to the device
+        return ring[row, first : first + num_frames]
+    rows, starts = np.array(places).T[:, :, None]
+    at = rows * size + (starts + np.arange(num_frames)) % size
+    return ring.flatten(0, 1).index_select(0, upload(at.ravel(), torch.int64, ring.device))
 
 
 def _passes(lengths: Sequence[int]) -> list[tuple[int, list[Place]]]:

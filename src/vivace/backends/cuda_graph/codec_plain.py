@@ -76,8 +76,12 @@ class SlotDecoder(ABC):
     def num_bytes(self) -> int:
         return self._table.nbytes
 
-    def reset(self, rows: Tensor) -> None:
-        """Clear the streaming state of these slots."""
+    def reset(self, rows: Tensor | int) -> None:
+        """Clear the streaming state of these slots, or of one."""
+        if isinstance(rows, int):
+            self._table[rows].zero_()
+            self._num_seen[rows].zero_()
+            return
         self._table.index_fill_(0, rows, 0)
         self._num_seen.index_fill_(0, rows, 0)
 

@@ -55,8 +55,9 @@ class GraphPool:
 
     def follow(self, other: GraphPool) -> None:
         """Run work queued later only after all work that is now queued in `other`."""
-        if self.stream is not None and other.stream is not None:
-            self.stream.wait_stream(other.stream)
+        if self.stream is None or other.stream is None or self.stream is other.stream:
+            return
+        self.stream.wait_stream(other.stream)
 
     def get(self, key: Hashable, work: Work, park: Work) -> Work:
         """A call that runs `work`. `park` sets its inputs to padding for the warm-up run."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vivace.backends.base import Loudness, Samples, SlotStatus, Sound
 from vivace.backends.cuda_graph.pages import PAGE, num_pages
-from vivace.backends.cuda_graph.staging import upload
+from vivace.backends.cuda_graph.staging import pin, upload
 from vivace.backends.slots import SlotState
 from vivace.model.config import Head, TalkerConfig
 from vivace.sampling import last_rank
@@ -258,11 +258,20 @@ class SlotTable:
 
     def lay_texts(self, fresh: Sequence[GraphSlot]) -> None:
         """Store the text ids that these slots read, one per frame."""
+        if len(fresh) == 1:
+            self._store_texts(fresh[0], 0)
+            return
         if not (width := max(len(slot.text_ids) for slot in fresh)):
             return
         lines = [[slot.row, *slot.text_ids, *[0] * (width - len(slot.text_ids))] for slot in fresh]
         block = self.upload(lines, torch.int64)
         self.text_ids[:, :width].index_copy_(0, block[:, 0], block[:, 1:].int())
+
+    def _store_texts(self, slot: GraphSlot, start: int) -> None:
+        """Store the slot's text ids from number `start` on, in one copy."""
+        if more := slot.text_ids[start:]:
+            stored = self.text_ids[slot.row, start : start + len(more)]
+            stored.copy_(pin(more, torch.int32, self.device), non_blocking=True)
 
     def _numbers(self, slot: GraphSlot) -> list[int]:
         """Initial values of `numbers`, in the order of `Number`."""
@@ -300,8 +309,7 @@ class SlotTable:
         """
         start = len(slot.text_ids)
         slot.text_ids += ids[: self.num_texts - start]
-        if more := slot.text_ids[start:]:
-            self.text_ids[slot.row, start : start + len(more)] = self.upload(more, torch.int32)
+        self._store_texts(slot, start)
         numbers = [len(slot.text_ids), int(slot.is_complete), slot.num_own]  # as in TEXT_NUMBERS
         self.numbers[TEXT_NUMBERS, slot.row] = self.upload(numbers, torch.int64)
 

@@ -1,14 +1,19 @@
-"""Work in flight after a failed backend call."""
+"""Work in flight after a failed backend call, and the measured time of frames."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from tests.support.scripted_backend import ScriptedBackend
+from tests.support.scripted_backend import ScriptedBackend, script
+from vivace.backends.base import Frames, Slot
+from vivace.engine import pipeline as pipeline_module
 from vivace.engine.pipeline import FramesInFlight, Pipeline, SamplesInFlight
 from vivace.engine.utterance import Utterance
+from vivace.speech import SamplingParams
 
 
 class Lost(Exception):
@@ -27,7 +32,7 @@ def pipeline(*, frames: list[Utterance] | None, samples: list[Utterance] | None)
     """A pipeline with these utterances in flight. Waiting for frames or samples raises."""
     made = Pipeline(ScriptedBackend())
     if frames is not None:
-        made._frames = FramesInFlight(frames, (), fail)
+        made._frames = FramesInFlight(frames, (), fail, 0.0)
     if samples is not None:
         made._samples = SamplesInFlight(samples, (), cast(Any, None), fail)
     return made
@@ -64,3 +69,37 @@ def test_frames_and_samples_of_the_same_utterances_are_both_dropped() -> None:
         made.run((), (), 1)
     assert made.give_up() is lost
     assert not made.is_busy
+
+
+class TimedBackend(ScriptedBackend):
+    """Takes 10 s to start a step and 2 s for each requested frame."""
+
+    now = 0.0
+
+    def start_step(self, slots: Sequence[Slot], num_frames: int) -> Callable[[], Frames]:
+        self.now += 10.0
+
+        def wait() -> Frames:
+            self.now += 2.0 * num_frames
+            return self.step(slots, num_frames)
+
+        return wait
+
+
+def test_time_of_a_frame_is_measured_from_the_start_of_its_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend = TimedBackend()
+    clock = SimpleNamespace(perf_counter=lambda: backend.now)
+    monkeypatch.setattr(pipeline_module, "time", clock)
+    made = Pipeline(backend)
+    one = Utterance(prompt=script(7), sampling=SamplingParams(seed=1), wake=lambda: None)
+    assert made.step_s == 0.0
+    made.run([one], [one], 5)
+    assert made.step_s == pytest.approx(4.0)  # 20 s, 5 frames
+    made.run([], [], 0)
+    made.run([], [one], 5)
+    assert made.step_s == pytest.approx(10.0)  # 20 s, the last 2 frames
+    made.run([], [], 0)
+    made.run([], [one], 5)  # no frame is left
+    assert made.step_s == pytest.approx(10.0)

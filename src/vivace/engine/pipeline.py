@@ -49,6 +49,7 @@ class FramesInFlight:
     utterances: Sequence[Utterance]
     slots: Sequence[Slot]  # in which the frames were started; a retry changes an utterance's slot
     wait: Callable[[], Frames]
+    began: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,6 +68,7 @@ class Pipeline:
         self._at_risk: Sequence[Utterance] = ()  # in the current backend call
         self._refused: list[Utterance] = []  # not admitted for lack of memory
         self._starved: list[Utterance] = []  # made no frames for lack of memory
+        self.step_s = 0.0  # seconds for each of the last frames; 0: none was made
         self.spent = Spent()
         self._step_clock = Clock(self.spent, "step_s")
         self._render_clock = Clock(self.spent, "render_s")
@@ -147,13 +149,15 @@ class Pipeline:
         with self._step_clock:
             slots = _slots(utterances)
             wait = self._backend.start_step(slots, num_frames)
-        self._frames = FramesInFlight(utterances, slots, wait)
+        self._frames = FramesInFlight(utterances, slots, wait, self._step_clock.began)
 
     def _collect(self, flight: FramesInFlight) -> None:
         """Wait for frames and start rendering them."""
         self._at_risk = flight.utterances
         with self._step_clock:
             frames = flight.wait()
+        if num_made := max(frames.lengths):
+            self.step_s = (time.perf_counter() - flight.began) / num_made
         self._frames = None
         pairs = zip(flight.utterances, flight.slots, strict=True)
         rows = [row for row, (one, slot) in enumerate(pairs) if one.slot == slot]

@@ -5,7 +5,10 @@ many frames to make.
 - While a client waits for its first audio, the turn is as short as that client's first chunk.
 - While the first frames of an utterance are silent, turns of a few utterances make one frame.
 - A turn never makes more frames than an utterance has already made. Otherwise its playback would
-  underrun.
+  underrun. Among many utterances, a turn of the usual length may make more, if at most half of
+  these frames are played meanwhile.
+- While slots are free, a turn of a few utterances that is longer than usual ends soon. A request
+  that arrives meanwhile waits for its end.
 - Where a batched step costs little more than a single one, as on a GPU, all runnable utterances
   share the turn, and frames are also made ahead of their readers.
 - While an utterance begins, at most `MAX_ADMITTED` prompts are read in a turn. Its first frames
@@ -38,6 +41,8 @@ MAX_SILENT_BATCH = 8  # utterances of a turn that is shortened for one that begi
 MAX_SHORT = 3  # turns in a row of utterances that begin: 1, 1 and 2 frames
 MAX_ADMITTED = 24  # prompts of a turn while an utterance begins
 FRAME_S = 0.08  # of audio
+MAX_TURN_S = 0.024  # of a longer turn of a few utterances, while a request could be admitted
+MAX_PLAYED = 0.5  # share of an utterance's frames that may be played during a turn
 
 
 class Schedulable(Protocol):
@@ -147,6 +152,7 @@ class Scheduler(Generic[S]):
     shares_work: bool = True  # a batched step costs little more than a single one
     queue: deque[S] = field(default_factory=deque)
     running: list[S] = field(default_factory=list)  # with a slot
+    step_s: float = 0.0  # seconds of a frame in the last turn; 0: not measured
     _active: list[S] = field(default_factory=list)  # as `active`, unless `_has_resumed`
     _has_resumed: bool = False
     _pace: Pace = field(init=False)
@@ -263,15 +269,40 @@ class Scheduler(Generic[S]):
         if new:
             return min(*new, most, self._pace.max_frames)
         if self.shares_work:
+            if most < self._pace.min_frames and self._may_be_usual(batch):
+                most = self._pace.min_frames
             is_silent = len(batch) <= MAX_SILENT_BATCH and any(one.is_silent for one in batch)
             least = 1 if is_silent else self._pace.min_frames
             if missing or is_silent:
                 fewest = self._turn_frames(missing, least)
             else:
                 fewest = self._num_ahead_frames(batch)
+            if fewest > least and self._delays_requests(fewest):
+                fewest = least
         else:
             fewest = min(missing.values())
         return min(fewest, most, self._pace.max_frames)
+
+    def _may_be_usual(self, batch: Sequence[S]) -> bool:
+        """Whether utterances that begin need not shorten the turn of older ones.
+
+        The usual turn must end long before their frames have been played. Turns of a few utterances
+        stay short: they gain little, and a request that arrives meanwhile waits for their end.
+        """
+        if not self.step_s or not MAX_SILENT_BATCH < len(self.running) <= MAX_BATCH:
+            return False
+        made, num_frames = [one.num_made for one in batch], self._pace.min_frames
+        playback_s = FRAME_S * min(made)
+        return max(made) >= num_frames and num_frames * self.step_s <= MAX_PLAYED * playback_s
+
+    def _delays_requests(self, num_frames: int) -> bool:
+        """Whether a request that arrives during this turn waits long for its own first turn.
+
+        Turns of many utterances are not shortened, because that costs throughput.
+        """
+        is_free = len(self.running) < min(self.num_slots, MAX_SILENT_BATCH + 1)
+        is_long = num_frames * self.step_s > MAX_TURN_S
+        return is_free and is_long and not any(map(self._reads_whole_turns, self.running))
 
     def _turn_frames(self, missing: Iterable[S], least: int) -> int:
         """The fewest frames that serve one of the requests, `least` or more."""

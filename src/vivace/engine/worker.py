@@ -93,6 +93,7 @@ class EngineWorker:
         pipeline, began = self.pipeline, time.perf_counter()
         plan: Plan[Utterance] = Plan()
         if pipeline.can_start:
+            self.scheduler.step_s = pipeline.step_s
             plan = self.scheduler.plan(is_rendering=pipeline.is_rendering)
         if not plan.admitted and not plan.stepped and not pipeline.is_busy:
             return False

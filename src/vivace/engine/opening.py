@@ -68,7 +68,8 @@ class UtteranceFactory:
 
     def _sampling(self, number: int, num_frames_left: int | None) -> SamplingParams:
         """The stream's sampling with the seed and the limits of this utterance."""
-        sampling, changes = self.settings.sampling, dict[str, int]()
+        sampling = self.settings.sampling
+        changes: dict[str, int] = {}
         seed = ((sampling.seed or 0) + number) % (MAX_SEED + 1)
         if seed != sampling.seed:
             changes["seed"] = seed

@@ -280,7 +280,8 @@ class Stream(Iterator[AudioChunk]):
         """The chunks of one utterance. Returns the text and codes that the next one continues."""
         while not line.has(self._writer.num_first_ids(self._request)):
             yield Wait.TEXT
-        ids, codes = line.take(), list[NDArray[np.int64]]()
+        ids = line.take()
+        codes: list[NDArray[np.int64]] = []
         utterance, leak = self._factory.create(
             line,
             ids,

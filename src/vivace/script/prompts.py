@@ -98,7 +98,8 @@ class PromptWriter:
             instruct_ids=self._instruct_ids(request.options.instruct),
             is_complete=is_complete,
         )
-        prompt = dataclasses.replace(prompt, adapter=self._number)
+        if self._number:
+            prompt = dataclasses.replace(prompt, adapter=self._number)
         limit = self._config.talker_config.max_position_embeddings - 1
         if len(prompt) > limit:
             raise TextTooLongError(len(prompt), limit, "tokens, with its voice and instruct,")

@@ -190,3 +190,48 @@ def test_hundred_thousand_rows_are_read_quickly(tmp_path: Path) -> None:
     lines = [f'{{"audio": "a.wav", "text": "Sentence {n}."}}' for n in range(100_000)]
     (tmp_path / "data.jsonl").write_text("\n".join(lines))
     assert len(read_rows(tmp_path / "data.jsonl", ME)) == 100_000
+
+
+def write_pair(folder: Path, name: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.wav").write_bytes(wav_bytes(tone(1)))
+    (folder / f"{name}.txt").write_text("Hello.")
+
+
+def audio_names(folder: Path, defaults: Defaults = ME) -> list[str]:
+    rows = entries(read_rows(folder, defaults))
+    return [str(row.audio.relative_to(folder)) for row in rows if row.audio is not None]
+
+
+def test_linked_folder_of_audio_is_read(tmp_path: Path) -> None:
+    write_pair(tmp_path / "data" / "own", "a")
+    write_pair(tmp_path / "elsewhere" / "deep", "b")
+    (tmp_path / "elsewhere" / "more").mkdir()
+    write_pair(tmp_path / "third", "c")
+    (tmp_path / "elsewhere" / "more" / "link").symlink_to(tmp_path / "third")
+    (tmp_path / "data" / "link").symlink_to(tmp_path / "elsewhere")
+    found = audio_names(tmp_path / "data")
+    assert found == ["link/deep/b.wav", "link/more/link/c.wav", "own/a.wav"]
+
+
+def test_loops_and_second_links_to_a_folder_are_read_once(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    write_pair(data / "z", "a")
+    write_pair(tmp_path, "outside")  # reached only through a link to a parent
+    (data / "a_second_name").symlink_to(data / "z")
+    (data / "z" / "back").symlink_to(data)
+    (data / "z" / "self").symlink_to(data / "z")
+    (data / "up").symlink_to(tmp_path)
+    (data / "nowhere").symlink_to(tmp_path / "missing")
+    (data / "ring").symlink_to(data / "ring")
+    assert audio_names(data) == ["z/a.wav"]
+
+
+def test_linked_folder_of_a_speaker_is_read_and_a_link_to_the_data_is_not(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    write_pair(data / "ann", "a")
+    write_pair(tmp_path / "recordings", "b")
+    (data / "bob").symlink_to(tmp_path / "recordings")
+    (data / "everyone").symlink_to(data)
+    rows = entries(read_rows(data, Defaults(None, "english", by_folder=True)))
+    assert [row.transcript.speaker for row in rows] == ["ann", "bob"]

@@ -85,11 +85,18 @@ def _read_folder(folder: Path, root: Path, defaults: Defaults) -> Iterator[Row]:
             yield from _read_table(folder / name, root, defaults)
             return
     if defaults.by_folder:
-        for part in sorted(one for one in folder.iterdir() if one.is_dir() and _has_data(one.name)):
+        for part in sorted(one for one in folder.iterdir() if _is_part(one, folder)):
             yield from _read_folder(part, root, _speaker_of(part, defaults))
         return
     for path in sorted(_audio_files(folder)):
         yield _beside(path, root, defaults)
+
+
+def _is_part(path: Path, folder: Path) -> bool:
+    """Whether `path` in `folder` is a folder of data. A link to a parent of `folder` is not."""
+    if not path.is_dir() or not _has_data(path.name):
+        return False
+    return not path.is_symlink() or not folder.resolve().is_relative_to(path.resolve())
 
 
 def _has_data(folder: str) -> bool:
@@ -106,11 +113,19 @@ def _speaker_of(folder: Path, defaults: Defaults) -> Defaults:
 
 
 def _audio_files(folder: Path) -> Iterator[Path]:
-    for root, folders, names in os.walk(folder):
-        folders[:] = [one for one in folders if _has_data(one)]
-        for name in names:
-            if name.lower().endswith(AUDIO_SUFFIXES):
-                yield Path(root, name)
+    """Audio in a folder and its parts. Links are followed last, and each folder is read once."""
+    seen: set[Path] = set()
+    folders = [folder]
+    while folders:
+        for place, parts, names in os.walk(folders.pop(0)):
+            root = Path(place)
+            if (target := root.resolve()) in seen:
+                parts.clear()
+                continue
+            seen.add(target)
+            parts[:] = [one for one in sorted(parts) if _is_part(root / one, folder)]
+            folders += [root / one for one in parts if os.path.islink(root / one)]
+            yield from (root / name for name in names if name.lower().endswith(AUDIO_SUFFIXES))
 
 
 def _beside(path: Path, root: Path, defaults: Defaults) -> Row:

@@ -73,7 +73,7 @@ def check_serves(client: httpx.Client) -> None:
         ({"voice": ["heart"]}, "voice"),
         ({"voice": {"id": 5}}, "voice"),
         ({"voice": {"name": "heart"}}, "voice"),
-        ({"speaker": "nobody"}, "voice"),
+        ({"speaker": "nobody"}, "speaker"),
         ({"model": 5}, "model"),
         ({"response_format": "ogg"}, "response_format"),
         ({"response_format": ""}, "response_format"),

@@ -24,8 +24,8 @@ MESSAGES: list[tuple[TypeAdapter[Any], dict[str, Any], str | None, str]] = [
     (omni.MESSAGES, {"type": "session.config", "word_events": 1}, "word_events", "boolean, not 1"),
     (omni.MESSAGES, {"type": "input.audio"}, "type", "'input.audio' is unknown; try one of: 'sess"),
     (omni.MESSAGES, {"text": "Hello."}, "type", "type is missing"),
-    (realtime.EVENTS, REALTIME_SPEED, "session.speed", "valid number, not 'fast'"),
-    (realtime.EVENTS, REALTIME_FORMAT, "session.format", "'audio/pcm'"),
+    (realtime.EVENTS, REALTIME_SPEED, "session.audio.output.speed", "valid number, not 'fast'"),
+    (realtime.EVENTS, REALTIME_FORMAT, "session.audio.output.format", "'audio/pcm'"),
     (realtime.EVENTS, REALTIME_IMAGE, "item.content.0.type", "'output_text', not 'image'"),
     (
         realtime.EVENTS,

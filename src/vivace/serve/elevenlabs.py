@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response
 from vivace.serve.alignment import Aligner, as_seconds
 from vivace.serve.bodies import JsonLines, as_base64
 from vivace.serve.context import ServeContext
-from vivace.serve.errors import RefusedError
+from vivace.serve.errors import RefusedError, with_field_names
 from vivace.serve.lists import find_voices, no_such_voice
 from vivace.serve.request import SpeechRequest
 from vivace.serve.response import SpeechResponse
@@ -43,6 +43,17 @@ OUTPUTS |= {
         ("opus", 48_000, (32, 64, 96, 128, 192)),
     )
     for kbits in all_kbits
+}
+# Fields of `SpeechRequest` as ElevenLabs' clients send them.
+NAMES = {
+    "input": "text",
+    "voice": "voice_id",
+    "model": "model_id",
+    "language": "language_code",
+    "speed": "voice_settings.speed",
+    "response_format": "output_format",
+    "sample_rate": "output_format",
+    "bit_rate": "output_format",
 }
 
 
@@ -152,7 +163,8 @@ def routes(context: ServeContext) -> APIRouter:
         for voice in listed:
             if voice.id == voice_id:
                 return JSONResponse(voice_object(voice))
-        raise no_such_voice(voice_id, [voice.id for voice in listed])
+        error = no_such_voice(voice_id, [voice.id for voice in listed])
+        raise with_field_names(error, NAMES)
 
     return router
 
@@ -166,7 +178,7 @@ def _speak_endpoint(
         body = TextToSpeech.read(await read_json(http))
         fields = speech_fields(voice_id, SpeechQuery.read(http.query_params), body)
         fields |= {"input": body.text, "stream": is_stream, "word_timestamps": is_timed}
-        request = SpeechRequest.read(fields, context.settings)
+        request = SpeechRequest.read(fields, context.settings, NAMES)
         return SpeechResponse(context, request, TimedSpeech(body.text) if is_timed else None)
 
     return speak

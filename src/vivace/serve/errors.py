@@ -9,6 +9,8 @@ from __future__ import annotations
 import errno
 import logging
 import math
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +33,9 @@ from vivace.errors import (
 )
 
 log = logging.getLogger(__name__)
+
+FieldNames = Mapping[str, str]
+"""Fields of `POST /v1/audio/speech` and their names in the request that the client sent."""
 
 KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
 KINDS |= {429: "rate_limit_error"}
@@ -134,3 +139,24 @@ def describe(error: BaseException) -> Failure:
             return Failure(status, message, code, param, retry_s)
     log.error("unexpected error", exc_info=error)
     return Failure(500, "internal server error; see the server log", "internal_error")
+
+
+def with_field_names(error: Exception, names: FieldNames) -> Exception:
+    """The error with the client's name of its field, in `param` and at the start of its message."""
+    param = _field_of(error)
+    if param is None or param not in names:
+        return error
+    failure, name = describe(error), names[param]
+    return RefusedError(
+        re.sub(rf"\A{re.escape(param)}\b", name, failure.message),
+        status=failure.status,
+        code=failure.code,
+        param=name,
+        retry_s=failure.retry_s,
+    )
+
+
+def _field_of(error: Exception) -> str | None:
+    if isinstance(error, RefusedError):
+        return error.param
+    return next((param for kind, _, _, param, _ in FAILURES if isinstance(error, kind)), None)

@@ -71,7 +71,8 @@ def routes(context: ServeContext) -> APIRouter:
         """Speak a text and send the time of each word: Kokoro-FastAPI's endpoint."""
         context.streams.check_open()
         body = await read_json(http)
-        request = SpeechRequest.read(speech_fields(body), context.settings)
+        names = {"language": "lang_code"} if body.get("lang_code") is not None else {}
+        request = SpeechRequest.read(speech_fields(body), context.settings, names)
         captions = Captions(request.response_format, is_stream=request.stream)
         ignored = [name for name, neutral in UNSUPPORTED.items() if body.get(name) not in neutral]
         return SpeechResponse(context, request, captions, ignored=ignored)

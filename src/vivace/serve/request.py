@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PrivateAttr,
     StringConstraints,
     ValidationInfo,
     WithJsonSchema,
@@ -18,7 +20,7 @@ from pydantic import (
 from vivace.audio.formats import SpeechFormat
 from vivace.options import StreamOptions
 from vivace.serve.card import Card
-from vivace.serve.errors import RefusedError
+from vivace.serve.errors import FieldNames, RefusedError, with_field_names
 from vivace.serve.recording import decode_audio
 from vivace.serve.settings import ServeSettings
 from vivace.serve.validation import ClientInput
@@ -29,6 +31,9 @@ from vivace.speech import (
     as_sampling_number,
     shown,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 TASKS = {"customvoice": "custom_voice", "voicedesign": "voice_design", "base": "base"}
 MAX_EMBEDDING = 8_192  # numbers
@@ -122,6 +127,29 @@ class SpeechRequest(ClientInput):
     top_k: int | None = _sampling("top_k", "0 keeps every code.")
     top_p: float | None = _sampling("top_p", "Keep the most probable codes up to this sum.")
     repetition_penalty: float | None = _sampling("repetition_penalty", "1 is none.")
+
+    _names: FieldNames = PrivateAttr(default_factory=dict)
+
+    @classmethod
+    def read(
+        cls,
+        fields: Mapping[str, Any],
+        settings: ServeSettings | None = None,
+        names: FieldNames | None = None,
+    ) -> Self:
+        """Validate fields. `names`: those that errors name as the client's protocol does."""
+        try:
+            request = super().read(fields, settings)
+        except RefusedError as error:
+            raise with_field_names(error, names or {}) from None
+        request._names = names or {}
+        return request
+
+    @property
+    def names(self) -> FieldNames:
+        """The client's names of fields that have another name here."""
+        is_speaker = self.voice is None and self.speaker is not None
+        return {"voice": "speaker", **self._names} if is_speaker else self._names
 
     @field_validator(*SAMPLING)
     @classmethod

@@ -27,7 +27,7 @@ from vivace.options import StreamOptions
 from vivace.serve.admission import AdmittedRequest
 from vivace.serve.context import ServeContext
 from vivace.serve.encoders import SpeechEncoder
-from vivace.serve.errors import RefusedError
+from vivace.serve.errors import RefusedError, with_field_names
 from vivace.serve.request import SpeechRequest
 from vivace.serve.served_model import ServedModel
 from vivace.speech import Usage, Word
@@ -125,7 +125,7 @@ class SpeechSink(ABC):
 
 async def speak(context: ServeContext, request: SpeechRequest, sink: SpeechSink) -> None:
     """Speak a request whose text is known. It is admitted before its voice and encoder are made."""
-    async with _errors_to(sink):
+    async with _errors_to(sink, request):
         model = await _get_model(context, request)
         with context.admission.admit(model) as place:
             encoder = _open_encoder(context, model, request)
@@ -135,9 +135,12 @@ async def speak(context: ServeContext, request: SpeechRequest, sink: SpeechSink)
 
 async def prepare(context: ServeContext, request: SpeechRequest) -> PreparedSpeech:
     """Choose model and voice, and clone a recording, for a text that may come later."""
-    model = await _get_model(context, request)
-    _open_encoder(context, model, request)  # refuses an unsupported format
-    return await _prepare(context, model, request)
+    try:
+        model = await _get_model(context, request)
+        _open_encoder(context, model, request)  # refuses an unsupported format
+        return await _prepare(context, model, request)
+    except RequestError as error:
+        raise with_field_names(error, request.names) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +155,7 @@ class PreparedSpeech:
 
     async def speak(self, text: LiveText | str, sink: SpeechSink) -> None:
         """Speak one text. A live text that ends empty calls no method of the sink."""
-        async with _errors_to(sink):
+        async with _errors_to(sink, self.request):
             if await _has_words(text):
                 model = await self.context.models.get(self.model)  # it may have been unloaded
                 with self.context.admission.admit(model) as place:
@@ -238,13 +241,13 @@ class PreparedSpeech:
 
 
 @asynccontextmanager
-async def _errors_to(sink: SpeechSink) -> AsyncIterator[None]:
+async def _errors_to(sink: SpeechSink, request: SpeechRequest) -> AsyncIterator[None]:
     try:
         yield
     except (WebSocketDisconnect, ConnectionError):
         raise
     except Exception as error:
-        await sink.fail(error)
+        await sink.fail(with_field_names(error, request.names))
 
 
 async def _has_words(text: LiveText | str) -> bool:
@@ -256,7 +259,7 @@ async def _has_words(text: LiveText | str) -> bool:
         if not text.num_chars:
             return False
     if not has_words:
-        raise RefusedError("the text is blank", code="empty_input", param="text")
+        raise RefusedError("the text is blank", code="empty_input", param="input")
     return True
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
@@ -26,9 +26,7 @@ class ClientInput(BaseModel):
     RefusedError, which becomes the response.
     """
 
-    model_config = ConfigDict(
-        strict=True, frozen=True, allow_inf_nan=False, extra="ignore", loc_by_alias=False
-    )
+    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False, extra="ignore")
 
     @model_validator(mode="before")
     @classmethod
@@ -46,7 +44,7 @@ class ClientInput(BaseModel):
         try:
             return cls.model_validate(dict(fields), context=settings)
         except ValidationError as error:
-            raise refusal(error) from None
+            raise refusal(error, cls) from None
 
 
 def read_message(
@@ -58,24 +56,26 @@ def read_message(
     except ValidationError as error:
         first = error.errors()[0]
         if not first["type"].startswith("union_tag"):
-            raise refusal(error, is_message=True) from None
+            raise refusal(error) from None
         known = first.get("ctx", {}).get("expected_tags")
         text = f"type {shown(message.get('type'))} is unknown; try one of: {known}"
         text = text if known else "type is missing"
         raise RefusedError(text, code=unknown_code, param="type") from None
 
 
-def refusal(error: ValidationError, *, is_message: bool = False) -> RefusedError:
-    """Describe the first error. The path of a message's field begins with the message's type."""
+def refusal(error: ValidationError, model: type[BaseModel] | None = None) -> RefusedError:
+    """Describe the first error. Without a model, it is of a message: its path begins with the
+    message's type."""
     first = error.errors(include_url=False)[0]
     cause, path, text = first.get("ctx", {}).get("error"), first["loc"], first["msg"]
     if isinstance(cause, RefusedError):
         return cause
-    param = where = str(path[0])
-    if is_message:
+    if model is None:
         param = ".".join(map(str, path[1:]))
         where = f"{param} of {path[0]}"
-    if first["type"] == "missing" and (is_message or len(path) == 1):
+    else:
+        param = where = _field_path(model, path)
+    if first["type"] == "missing" and (model is None or len(path) == 1):
         return RefusedError(f"{where} is missing", param=param, code="missing_field")
     if cause is not None:
         text = str(cause)
@@ -84,3 +84,16 @@ def refusal(error: ValidationError, *, is_message: bool = False) -> RefusedError
         text = "must be an object"
     text = f"{text[:1].lower()}{text[1:]}"
     return RefusedError(f"{where}: {text}, not {shown(first['input'])}", param=param)
+
+
+def _field_path(model: type[BaseModel], path: Sequence[int | str]) -> str:
+    """The name of a field, with the name of the object that it is in: `voice_settings.speed`.
+
+    The keys of a mapping and the places of a list are the client's data and are left out.
+    """
+    name, rest = str(path[0]), path[1:]
+    field = model.model_fields.get(name)
+    inner = None if field is None else field.annotation
+    if rest and isinstance(inner, type) and issubclass(inner, BaseModel):
+        return f"{name}.{_field_path(inner, rest)}"
+    return name

@@ -24,7 +24,7 @@ from vivace.live_text import LiveText
 from vivace.serve.alignment import Aligner, as_milliseconds
 from vivace.serve.bodies import as_base64
 from vivace.serve.context import ServeContext
-from vivace.serve.elevenlabs import SpeechFields, SpeechQuery, speech_fields
+from vivace.serve.elevenlabs import NAMES, SpeechFields, SpeechQuery, speech_fields
 from vivace.serve.errors import Failure, RefusedError, describe
 from vivace.serve.request import LATER, SpeechRequest
 from vivace.serve.sockets.omni import ContextId
@@ -154,7 +154,7 @@ class ElevenLabsSession(SocketSession):
         is_timed = self._has_contexts if query.sync_alignment is None else query.sync_alignment
         fields = speech_fields(self._voice_id, query, message)
         fields |= {"input": LATER, "word_timestamps": is_timed}
-        speech = await prepare(self.context, SpeechRequest.read(fields, settings))
+        speech = await prepare(self.context, SpeechRequest.read(fields, settings, NAMES))
         context = VoiceContext(key, speech, bool(query.sync_alignment))
         if query.inactivity_timeout is not None:
             self.idle_s = min(float(query.inactivity_timeout), settings.socket_idle_s)

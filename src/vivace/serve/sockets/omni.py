@@ -24,7 +24,7 @@ from vivace.audio.formats import SpeechFormat
 from vivace.live_text import LiveText
 from vivace.serve.bodies import as_base64, word_as_json
 from vivace.serve.context import ServeContext
-from vivace.serve.errors import Failure, RefusedError, describe
+from vivace.serve.errors import Failure, FieldNames, RefusedError, describe
 from vivace.serve.request import LATER, SpeechRequest
 from vivace.serve.sockets.session import BROKEN, SocketSession
 from vivace.serve.speak import PreparedSpeech, SpeechReport, SpeechSink, Words, prepare
@@ -42,6 +42,10 @@ class SessionConfig(SpeechRequest):
     response_format: SpeechFormat = "wav"
     stream_audio: bool = True  # false: the audio is one message with the whole file
     word_events: bool = False  # words are messages between the audio
+
+    @property
+    def names(self) -> FieldNames:
+        return {**super().names, "input": "text"}  # of `input.text`
 
     @property
     def has_chunks(self) -> bool:

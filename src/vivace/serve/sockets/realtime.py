@@ -15,7 +15,7 @@ from starlette.websockets import WebSocket
 
 from vivace.serve.bodies import as_base64
 from vivace.serve.context import ServeContext
-from vivace.serve.errors import Failure, RefusedError, describe
+from vivace.serve.errors import Failure, FieldNames, RefusedError, describe
 from vivace.serve.request import LATER, SpeechRequest, VoiceName
 from vivace.serve.sockets.session import SocketSession
 from vivace.serve.speak import PreparedSpeech, SpeechReport, SpeechSink, Words, prepare
@@ -51,6 +51,15 @@ class SessionFields(ClientInput):
     def given(self) -> dict[str, Any]:
         """The given fields of a `SpeechRequest`."""
         return self.model_dump(include={"model", "voice", "speed"}, exclude_none=True)
+
+
+def sent_names(place: str, sent: Any) -> FieldNames:
+    """The paths of the fields of a `SpeechRequest` in an event, whose object `place` is `sent`."""
+    names = {"model": f"{place}.model", "input": f"{place}.input"}
+    for name in ("voice", "speed"):
+        is_former = isinstance(sent, dict) and sent.get(name) is not None
+        names[name] = f"{place}.{name}" if is_former else f"{place}.audio.output.{name}"
+    return names
 
 
 class ContentPart(ClientInput):
@@ -196,19 +205,19 @@ class RealtimeSession(SocketSession):
             raise RefusedError("audio input is not supported", code="no_audio_input")
         match read_message(EVENTS, message, "unknown_event"):
             case SessionUpdate(session=session):
-                await self._update(session)
+                await self._update(session, sent_names("session", message.get("session")))
             case ItemCreate(item=item):
                 await self._add_item(item)
             case ResponseCreate(response=response):
-                await self._create(response)
+                await self._create(response, sent_names("response", message.get("response")))
             case ResponseCancel(response_id=response_id):
                 await self._cancel(response_id)
 
     # -- events of the client ----------------------------------------------------------------
 
-    async def _update(self, session: SessionFields) -> None:
+    async def _update(self, session: SessionFields, names: FieldNames) -> None:
         fields = {**self._fields, **session.given}
-        await self._prepare(fields, LATER)
+        await self._prepare(fields, LATER, names)
         self._fields = fields
         await self.send_event("session.updated", session=self._session())
 
@@ -221,7 +230,7 @@ class RealtimeSession(SocketSession):
         await self.send_event("conversation.item.added", item=shown)
         await self.send_event("conversation.item.done", item=shown)
 
-    async def _create(self, response: ResponseFields) -> None:
+    async def _create(self, response: ResponseFields, names: FieldNames) -> None:
         if self._response is not None:
             raise RefusedError(
                 f"the response {self._response.id} is still active",
@@ -232,7 +241,8 @@ class RealtimeSession(SocketSession):
             texts = [text for item in response.input for text in item.texts]
         text = "\n".join(texts)
         model = self._fields["model"]  # a response cannot change it
-        speech = await self._prepare({**self._fields, **response.given, "model": model}, text)
+        fields = {**self._fields, **response.given, "model": model}
+        speech = await self._prepare(fields, text, {**names, "model": "model"})
         if response.input is None:
             self._unspoken = []
         self._response = RealtimeResponse(self, text, response.metadata)
@@ -248,11 +258,12 @@ class RealtimeSession(SocketSession):
         response.task.cancel()
         await self.end(response.as_json("cancelled"))
 
-    async def _prepare(self, fields: dict[str, Any], text: str) -> PreparedSpeech:
+    async def _prepare(
+        self, fields: dict[str, Any], text: str, names: FieldNames
+    ) -> PreparedSpeech:
         pcm = {"response_format": "pcm", "sample_rate": SAMPLE_RATE, "input": text}
-        return await prepare(
-            self.context, SpeechRequest.read({**fields, **pcm}, self.context.settings)
-        )
+        request = SpeechRequest.read({**fields, **pcm}, self.context.settings, names)
+        return await prepare(self.context, request)
 
     # -- speech ------------------------------------------------------------------------------
 

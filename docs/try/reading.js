@@ -49,11 +49,11 @@ export class Reader {
 
 	readToken(at, token) {
 		if (PLAIN_WORD.test(token.core) && !token.trail.includes(".")) {
-			const rules = token.core ? [readAbbreviation, this.readDate] : [this.readSign];
+			const rules = token.core ? [readAbbreviation, this.readDate, this.readUnit] : [this.readSign];
 			return this.apply(rules, at, token);
 		}
 		return this.apply([this.readSign, readAbbreviation, this.readDate, this.readPhone, this.readTime, this.readMoney, this.readFraction,
-			this.readDecade, this.readOrdinal, this.readQuantity, this.readRange, this.readCode, this.readAddress, readCapitals,
+			this.readDecade, this.readOrdinal, this.readQuantity, this.readRange, this.readUnit, this.readCode, this.readAddress, readCapitals,
 			this.readStroke, this.readCompound], at, token);
 	}
 
@@ -223,6 +223,15 @@ export class Reader {
 		if (unit) return unitWords(unit, high, tables) ? { words: `${words} ${unitWords(unit, high, tables)}` } : null;
 		const name = unitWords(wordAfter(at, token), high, tables);
 		return name ? { words: `${words} ${name}`, count: 2 } : { words };
+	}
+
+	// A unit without a number: `in km/h`, `per kg`
+	readUnit({ before }, { core }, tables) {
+		if (tables.spelled_units.has(core)) return { words: core.toUpperCase().split("").join(" ") };
+		if (!tables.lone_units.has(core) && !core.includes("/")) return null;
+		const isSingle = tables.lone_units.has(core) && before && !before.trail && ["per", "a", "one", "each", "every"].includes(before.core.toLowerCase());
+		const words = unitWords(core, isSingle ? "1" : "", tables);
+		return words ? { words } : null;
 	}
 
 	// `C++`, `10-year-old`, `B12`, `iPhone`

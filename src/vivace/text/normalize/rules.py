@@ -17,6 +17,7 @@ MAX_TOKEN = 200  # characters; longer runs are split
 _MAX_GAP = 8  # white space between words of one paragraph
 _LEADS = "([{<\"“”'‘’„‚«‹*_`~|¿¡"
 _TRAILS = ".,;:!?…)]}>\"“”'‘’»›*_`~|"
+_OPERATORS = frozenset("+-−–=*×÷/<>≤≥≠≈±")
 _SOLID = re.compile(rf"\S{{1,{MAX_TOKEN}}}")
 _AROUND = re.compile(rf"([{re.escape(_LEADS)}]*)(.*?)([{re.escape(_TRAILS)}]*)", re.DOTALL)
 
@@ -171,3 +172,10 @@ def begins_sentence(reader: TokenReader) -> bool:
 def is_capitalised(token: Token | None) -> bool:
     """Whether a word looks like a name: a capital, then a small letter."""
     return token is not None and token.core[:1].isupper() and token.core[1:2].islower()
+
+
+def is_beside_operator(reader: TokenReader) -> bool:
+    """Whether a sign such as + or = stands between spaces before or after the current word."""
+    following = reader.token(1)
+    beside = (reader.before, None if following is None or following.is_apart else following)
+    return any(one is not None and one.text in _OPERATORS for one in beside)

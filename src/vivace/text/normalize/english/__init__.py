@@ -9,6 +9,7 @@ from vivace.text.normalize.english.abbreviations import WITHOUT_STOP, read_abbre
 from vivace.text.normalize.english.capitals import read_capitals
 from vivace.text.normalize.english.codes import read_code, read_compound
 from vivace.text.normalize.english.dates import NAMES, read_date
+from vivace.text.normalize.english.formulas import read_formula
 from vivace.text.normalize.english.money import read_money
 from vivace.text.normalize.english.phones import read_phone
 from vivace.text.normalize.english.ranges import read_fraction, read_range
@@ -20,6 +21,7 @@ from vivace.text.normalize.english.signs import (
     read_tag,
 )
 from vivace.text.normalize.english.times import read_time
+from vivace.text.normalize.english.unit_names import LONE_UNITS, SPELLED_UNITS, read_unit
 from vivace.text.normalize.english.units import (
     read_decade,
     read_number,
@@ -32,6 +34,7 @@ from vivace.text.normalize.rules import LanguageRules, Rule, Token
 _RULES: tuple[Rule, ...] = (
     read_tag,
     read_sign,
+    read_formula,
     read_abbreviation,
     read_date,
     read_phone,
@@ -43,6 +46,7 @@ _RULES: tuple[Rule, ...] = (
     read_power,
     read_number,
     read_range,
+    read_unit,
     read_code,
     read_web,
     read_capitals,
@@ -50,7 +54,8 @@ _RULES: tuple[Rule, ...] = (
     read_compound,
 )
 _PLAIN_WORD = re.compile(r"[A-Z]?[a-z]+(?:['-][a-z]+)*|A|I'[a-z]+|")
-_MAY_CHANGE = WITHOUT_STOP | NAMES  # plain words that a rule may change
+_UNITS = LONE_UNITS | SPELLED_UNITS
+_MAY_CHANGE = WITHOUT_STOP | NAMES | _UNITS  # plain words that a rule may change
 _PLAIN_TRAILS = ("", ",", ";", "!", "?")
 
 
@@ -65,8 +70,9 @@ def _is_unchanged(token: Token) -> bool:
 
 
 def _rules(token: Token) -> Sequence[Rule]:
-    if _PLAIN_WORD.fullmatch(token.core) and "." not in token.trail:
-        return (read_abbreviation, read_date) if token.core else (read_sign,)
+    is_plain = "." not in token.trail and "|" not in token.lead
+    if is_plain and _PLAIN_WORD.fullmatch(token.core):
+        return (read_abbreviation, read_date, read_unit) if token.core else (read_sign,)
     return _RULES
 
 

@@ -6,7 +6,8 @@ import re
 
 from vivace.text.normalize.english.numbers import NUMBER, decimal, is_one, read_digits
 from vivace.text.normalize.english.tables import word_map
-from vivace.text.normalize.english.units import SCALES, join_groups, per_words
+from vivace.text.normalize.english.unit_names import per_words
+from vivace.text.normalize.english.units import SCALES, join_groups
 from vivace.text.normalize.rules import Reading, Token, TokenReader, core_after
 
 # Singular, plural and hundredth.

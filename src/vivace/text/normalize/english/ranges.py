@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from vivace.text.normalize.english.numbers import NUMBER, cardinal, decimal, ordinal, year
 from vivace.text.normalize.english.tables import word_map
-from vivace.text.normalize.english.units import unit_words
+from vivace.text.normalize.english.unit_names import unit_words
 from vivace.text.normalize.rules import Reading, Token, TokenReader, core_after
 
 _FRACTION = re.compile(r"(\d{1,4})/(\d{1,4})(?:rds?|ths?)?")

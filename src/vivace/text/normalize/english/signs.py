@@ -15,6 +15,7 @@ _WORDS = word_map("signs")
 INSIDE = {**{sign: _WORDS[sign] for sign in "&+=@±×÷<>≤≥≈≠→°√∞²³%^"}, "/": "slash", "_": ""}
 _FACE = re.compile(r"[:;]['’]?-?[()DPpOo/\\|*]+|\^_*\^")  # emoticons are not spoken
 _BETWEEN_WORDS = re.compile(r"(?<=\w)\\(?=\w)")
+_FRACTION = "⁄"  # part of "½"
 _GREEK = re.compile("[α-ωΑ-Ωϕϵ]")
 _OPERATORS = frozenset("+=<>×÷*/−^~≈")
 _PLAIN = str.maketrans(
@@ -22,7 +23,7 @@ _PLAIN = str.maketrans(
         **dict.fromkeys("“”„«»‹›″", '"'),
         **dict.fromkeys("‘’‚′`´", "'"),
         **dict.fromkeys("–‐‑‒", "-"),
-        **dict.fromkeys("®™†‡¶•·*_|{}[]<>~^\\¬¤", ""),
+        **dict.fromkeys("®™†‡¶•·*_|{}[]<>~^\\", ""),
         "…": "...",
         "—": " - ",
         "―": " - ",
@@ -56,15 +57,30 @@ def read_sign(reader: TokenReader, token: Token) -> Reading | None:
         return Reading("plus or minus", trail="")
     sign = {"<-": "←", "<=": "≤", ">=": "≥", "==": "=", "!=": "≠"}.get(text, text)
     before = reader.before
-    if sign in ("-", "–", "/") and before is not None and before.core[-1:].isdigit():
+    if sign in ("-", "–", "/") and before is not None and _is_number(before.core[-1:], before):
         following = reader.token(1)
-        if following is not None and following.core[:1].isdigit():
+        if following is not None and _is_number(following.core[:1], following):
             return Reading("divided by" if sign == "/" else "minus", trail="")
     if sign not in _WORDS:
         return None
-    if sign in _OPERATORS and (before is None or not before.text[-1:].isalnum()):
+    following = reader.token(1)
+    is_alone = before is None and following is None and not sign.isascii()  # ">" is markup
+    if sign in _OPERATORS and not (is_alone or (before is not None and _is_operand(before))):
         return Reading("", trail="")
-    return Reading(_WORDS[sign], trail="")
+    words = _WORDS[sign]
+    if following is None or following.core == "of":  # "the sum of", without what is added
+        words = words.removesuffix(" of")
+    return Reading(words, trail="")
+
+
+def _is_operand(token: Token) -> bool:
+    """Whether an operator may follow: a word or number, also in brackets."""
+    return token.text.rstrip(")]}|'’")[-1:].isalnum()
+
+
+def _is_number(digit: str, token: Token) -> bool:
+    """Whether a digit or a single letter, as in `x - y`, stands beside a sign."""
+    return digit.isdigit() or (len(token.core) == 1 and digit.isalpha() and digit not in "aAI")
 
 
 def read_tag(reader: TokenReader, token: Token) -> Reading | None:
@@ -117,12 +133,23 @@ def _number(digits: str) -> str:
 def _fold(character: str) -> str:
     if character.isascii():
         return character
-    if character in _WORDS:
-        return f" {_WORDS[character]} "
     folded = unicodedata.normalize("NFKD", character)
+    if (words := _WORDS.get(character) or _WORDS.get(folded)) and not folded.isascii():
+        return f" {words} "
     kept = "".join(part for part in folded if not unicodedata.combining(part))
+    is_sign = unicodedata.category(character) in ("Sm", "Sc") and character != _FRACTION
+    if is_sign and not (len(folded) == 1 and folded.isascii()):  # "＋" is "+"
+        return f" {_sign_name(character)} "
+    if kept and kept.isascii():
+        return kept
     # Letters of other scripts stay; `vivace.text.letters` decides about them.
-    return kept if kept.isascii() and kept else character
+    return character
+
+
+def _sign_name(sign: str) -> str:
+    """The Unicode name of a mathematical or currency sign: `dot plus`, `indian rupee`."""
+    name = unicodedata.name(sign, "").lower().replace("-", " ")
+    return re.sub(r"\b(?:sign|symbol|operator|superscript|subscript)\b", "", name).strip()
 
 
 def _name_greek(letter: re.Match[str]) -> str:

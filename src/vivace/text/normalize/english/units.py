@@ -17,15 +17,20 @@ from vivace.text.normalize.english.numbers import (
     year,
 )
 from vivace.text.normalize.english.tables import word_map, word_set
-from vivace.text.normalize.rules import Reading, Token, TokenReader, core_after, word_before
+from vivace.text.normalize.english.unit_names import unit_words
+from vivace.text.normalize.rules import (
+    Reading,
+    Token,
+    TokenReader,
+    core_after,
+    is_beside_operator,
+    word_before,
+)
 
-# Singular, and an irregular plural after "|".
-UNITS = word_map("units")
-_PER = word_map("per")
 SCALES = ("hundred", "thousand", "million", "billion", "trillion")
 _NUMBER = re.compile(
     rf"(?P<sign>[-−–+~±≈<>≤≥])?(?P<number>{NUMBER}|\.\d+)"
-    r"(?P<end>%|‰|[²³]?[A-Za-zµμ°℃℉][A-Za-z°²³2/]{0,5}|°)?"
+    r"(?P<end>%|‰|[²³]?[A-Za-zµμ°℃℉Ω][A-Za-z°²³2/·⋅Ωµ]{0,7}|°)?"
 )
 _SIGNS = word_map("number_signs")
 _ENDS = {"%": "percent", "‰": "per thousand", "k": "thousand", "bn": "billion", "x": "times"}
@@ -57,31 +62,11 @@ def read_number(reader: TokenReader, token: Token) -> Reading | None:
     end = found["end"]
     if end is None:
         return _read_plain(reader, token, found)
+    if end == "x" and is_beside_operator(reader):
+        return Reading(f"{_signed(found)} x")  # "3x + 1", not "3x faster"
     if (name := _name_of(end, found["number"])) is None:
         return None
     return Reading(f"{_signed(found)} {name}")
-
-
-def unit_words(unit: str, number: str) -> str | None:
-    """The name of a unit after a number."""
-    names = UNITS.get(unit)
-    if names is None:
-        head, _, per = unit.partition("/")
-        if not per or head not in UNITS or per not in _PER:
-            return None
-        return f"{unit_words(head, number)} per {_PER[per]}"
-    singular, _, several = names.partition("|")
-    if not several:
-        several = f"{singular}s"
-    # "mile|miles per hour": "per hour" belongs to both forms.
-    tail = several.partition(" ")[2]
-    one = f"{singular} {tail}" if tail and " " not in singular else singular
-    return one if is_one(number) else several
-
-
-def per_words(unit: str) -> str | None:
-    """The word for the unit after a slash: `$5/hr`."""
-    return _PER.get(unit.lower())
 
 
 def _name_of(end: str, number: str) -> str | None:

@@ -1,0 +1,137 @@
+"""Functions in formulas: `f(x)`, `f'(t)`, `sin²(x)`, `P(A|B)`, `O(n log n)`, `|x|`."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from vivace.text.normalize.english.numbers import NUMBER, cardinal, decimal
+from vivace.text.normalize.english.tables import word_map
+from vivace.text.normalize.rules import Reading, Token, TokenReader
+
+_FUNCTIONS = word_map("functions")
+_SIGNS = word_map("signs")
+_PUNCTUATION = ".,;:!?"
+_MAX_TOKENS = 8  # words of one function and its arguments
+_RAISED = {"²": "squared", "³": "cubed", "⁻¹": "inverse"}
+_LOWERED = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
+_GREEK = "α-ωΑ-Ω"
+_CALL = re.compile(
+    rf"(?P<name>{'|'.join(sorted(_FUNCTIONS, key=len, reverse=True))}|[A-Za-z{_GREEK}])"
+    r"(?P<base>[₀-₉]{1,3})?(?P<primes>['’′]{0,3})(?P<raised>²|³|⁻¹)?\("
+)
+_PART = re.compile(
+    rf"(?P<call>{re.sub(r'[(][?]P<[a-z]+>', '(?:', _CALL.pattern)})|(?P<number>{NUMBER})"
+    rf"|(?P<word>[A-Za-z]+|[{_GREEK}])(?P<index>_?[0-9₀-₉]{{1,3}})?|(?P<power>\^[-−]?\w{{1,3}})"
+    r"|(?P<raised>[²³])|(?P<sign>[-+−–*·⋅×/÷=<>≤≥≠≈±|∞√∂])|(?P<plain>[(){}\[\],;\s])"
+)
+_WORDS = {
+    **{sign: _SIGNS[sign] for sign in "+*⋅×÷=<>≤≥≠≈±∞√∂"},
+    **dict.fromkeys("-−–", "minus"),
+    "/": "over",
+    "|": "given",
+    "·": "times",
+}
+_ENGLISH = frozenset(("a(n)", "A(n)", "s(he)"))
+_ABSOLUTE = re.compile(r"\|([A-Za-z]|-?\d+|[A-Za-z] ?[-+−] ?[A-Za-z\d])\|")
+
+
+def read_formula(reader: TokenReader, token: Token) -> Reading | None:
+    """A function with its arguments, which may have spaces in them; an absolute value."""
+    if found := _ABSOLUTE.fullmatch(token.text.rstrip(_PUNCTUATION)):
+        trail = token.text[found.end() :]
+        return Reading(f"the absolute value of {_read(found[1])}", lead="", trail=trail)
+    if "(" not in token.core or not _CALL.match(token.core) or token.core + ")" in _ENGLISH:
+        return None
+    text, num_tokens = _collect(reader)
+    formula = text.rstrip(_PUNCTUATION)
+    while formula.endswith(")") and formula.count(")") > formula.count("("):  # "(see f(x))"
+        formula = formula[:-1].rstrip(_PUNCTUATION)
+    words = _read(formula) if _is_formula(formula) else None
+    return None if words is None else Reading(words, num_tokens, trail=text[len(formula) :])
+
+
+def _collect(reader: TokenReader) -> tuple[str, int]:
+    """The text of a function until its brackets are closed, and its words."""
+    text = ""
+    for index in range(_MAX_TOKENS):
+        token = reader.token(index)
+        if token is None:
+            break
+        text += (" " if index else "") + (token.text if index else token.core + token.trail)
+        if text.count("(") <= text.count(")"):
+            return text, index + 1
+    return "", 1
+
+
+def _is_formula(text: str) -> bool:
+    """Not `s(he)`, `B(2)` of a list, or `p(erson)`."""
+    call = _CALL.match(text)
+    if call is None or text.count("(") != text.count(")"):
+        return False
+    inner = text[call.end() :].partition(")")[0]
+    names = re.findall(r"[A-Za-z]{2,}", inner)
+    if call["name"].isupper() and call["name"] != "O" and inner.isdecimal():
+        return False
+    has_signs = re.search(r"[^\sA-Za-z,(]", inner) is not None
+    return bool(inner.strip()) and all(
+        name in _FUNCTIONS or (has_signs and len(name) <= 3) for name in names
+    )
+
+
+def _read(text: str) -> str | None:
+    """The words of a formula; None if it has other characters."""
+    words: list[str] = []
+    place = 0
+    while place < len(text):
+        part = _PART.match(text, place)
+        if part is None:
+            return None
+        words.append(_read_part(part))
+        place = part.end()
+    return re.sub(r"\s+(?=,)", "", " ".join(" ".join(words).split()))
+
+
+def _read_part(part: re.Match[str]) -> str:
+    if part["call"]:
+        return _read_call(part["call"])
+    if part["number"]:
+        return decimal(part["number"])
+    if part["word"]:
+        name = _name(part["word"])
+        index = (part["index"] or "").lstrip("_").translate(_LOWERED)
+        return f"{name} {cardinal(int(index))}" if index else name
+    if part["power"]:
+        return _read_power(part["power"][1:])
+    if part["raised"]:
+        return _RAISED[part["raised"]]
+    if part["sign"]:
+        return _WORDS[part["sign"]]
+    return "," if part["plain"] in ",;" else " "
+
+
+def _read_call(text: str) -> str:
+    call = _CALL.fullmatch(text)
+    assert call is not None
+    words = [_name(call["name"])]
+    if call["base"]:
+        base = cardinal(int(call["base"].translate(_LOWERED)))
+        words.append(f"base {base}" if call["name"] in _FUNCTIONS else base)
+    words += [("", "prime", "double prime", "triple prime")[len(call["primes"])]]
+    words += [_RAISED.get(call["raised"] or "", "")]
+    return " ".join([*filter(None, words), "of"])
+
+
+def _read_power(power: str) -> str:
+    sign = "minus " if power[0] in "-−" else ""
+    power = power.lstrip("-−")
+    if power in ("2", "3") and not sign:
+        return {"2": "squared", "3": "cubed"}[power]
+    words = cardinal(int(power)) if power.isascii() and power.isdecimal() else power
+    return f"to the power of {sign}{words}"
+
+
+def _name(name: str) -> str:
+    if name.isascii():
+        return _FUNCTIONS.get(name, name)
+    return unicodedata.name(name).split()[-1].lower()

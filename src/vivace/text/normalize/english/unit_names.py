@@ -1,0 +1,97 @@
+"""Names of units: `kg`, `km/h`, `kg/m³`, `N·m`, `m/s²`, `l/100 km`."""
+
+from __future__ import annotations
+
+import re
+
+from vivace.text.normalize.english.numbers import cardinal, is_one
+from vivace.text.normalize.english.tables import word_map, word_set
+from vivace.text.normalize.rules import Reading, Token, TokenReader, core_after, word_before
+
+# Singular, and an irregular plural after "|".
+UNITS = word_map("units")
+_PER = word_map("per")
+_POWERS = {"²": ("square", "squared"), "³": ("cubic", "cubed")}
+_LENGTHS = frozenset(("km", "m", "cm", "mm", "µm", "nm", "mi", "ft", "yd", "in"))
+_PRODUCT = re.compile("[·⋅]")
+_STROKE_OR_DOT = re.compile("[/·⋅]")
+_COUNTED = re.compile(r"(\d{1,4})([A-Za-z]{0,3})")  # "100km" of "l/100km"
+_MONEY = re.compile(r"([$€£¥])/(\S+)")
+_CURRENCIES = word_map("signs")
+_BEFORE_ONE = frozenset(("per", "a", "one", "each", "every"))
+LONE_UNITS = word_set("lone_units")  # read as units without a number; no English word among them
+SPELLED_UNITS = word_set("spelled_units")  # read as letters without a number
+
+
+def unit_words(unit: str, number: str) -> str | None:
+    """The name of a unit after a number. The number "" gives the plural."""
+    if unit in UNITS:
+        return _plural(UNITS[unit], number)
+    head, *below = unit.split("/")
+    factors = _PRODUCT.split(head)
+    names = [*(_name(factor) for factor in factors[:-1]), _name(factors[-1], number)]
+    pers = [_per_name(part) for part in below]
+    if None in names or None in pers or len(names) + len(pers) < 2:
+        return names[0] if len(names) == 1 and not below else None
+    return " per ".join([" ".join(map(str, names)), *map(str, pers)])
+
+
+def per_words(unit: str) -> str | None:
+    """The word for the unit after a slash: `$5/hr`."""
+    return _PER.get(unit.lower())
+
+
+def read_unit(reader: TokenReader, token: Token) -> Reading | None:
+    """A unit without a number: `in km/h`, `the limit in mg/dL`, `€/kWh`."""
+    core = token.core
+    if core in SPELLED_UNITS:
+        return Reading(" ".join(core.upper()))
+    if found := _MONEY.fullmatch(core):
+        per = _per_name(found[2]) or per_words(found[2]) or found[2]
+        return Reading(f"{_CURRENCIES[found[1]]} per {per}")
+    if core in LONE_UNITS:
+        is_single = word_before(reader) in _BEFORE_ONE
+        return Reading(str(unit_words(core, "1" if is_single else "")))
+    is_compound = _STROKE_OR_DOT.search(core, 1) is not None
+    return _read_compound(reader, core) if is_compound else None
+
+
+def _read_compound(reader: TokenReader, core: str) -> Reading | None:
+    """`km/h`, or `l/100 km` in two words."""
+    head, _, below = core.partition("/")
+    if head in UNITS and below.isdecimal():
+        following = core_after(reader, 1)
+        if (name := _per_name(below + following)) is not None and following:
+            return Reading(f"{unit_words(head, '')} per {name}", 2)
+    words = unit_words(core, "")
+    return None if words is None else Reading(words)
+
+
+def _plural(names: str, number: str) -> str:
+    singular, _, several = names.partition("|")
+    if not several:
+        several = f"{singular}s"
+    # "mile|miles per hour": "per hour" belongs to both forms.
+    tail = several.partition(" ")[2]
+    one = f"{singular} {tail}" if tail and " " not in singular else singular
+    return one if is_one(number) else several
+
+
+def _name(unit: str, number: str = "1") -> str | None:
+    """The name of a unit with an exponent or without one; singular by default."""
+    if unit in UNITS:
+        return _plural(UNITS[unit], number)
+    base, power = unit[:-1], unit[-1:]
+    if power not in _POWERS or base not in {**UNITS, **_PER}:
+        return None
+    before, after = _POWERS[power]
+    name = _plural(UNITS.get(base) or _PER[base], number)
+    return f"{before} {name}" if base in _LENGTHS else f"{name} {after}"
+
+
+def _per_name(unit: str) -> str | None:
+    """The name of a unit below the stroke: `h`, `m³`, `s²`, `100km`."""
+    if counted := _COUNTED.fullmatch(unit):
+        name = _name(counted[2], counted[1])
+        return f"{cardinal(int(counted[1]))} {name}" if name else None
+    return _PER.get(unit) or _name(unit)

@@ -9,17 +9,21 @@ const RULE = /^\s*(?:([-*_=~+#.·•–—])\s*)(?:\1\s*)+$/u;
 const SENTENCE_END = /[.!?…]+["'”’“‘)\]}»]*(?=\s)/gu;
 const CLAUSE_ENDS = [/[;:]["'”’)\]]?(?=\s)|—|\s[–-](?=\s)/gu, /,["'”’)\]]?(?=\s)/gu, /\s/gu];
 const CLOSERS = /["'”’»)\]}]+$/u;
+const STOPS = /([.!?…]+)(["'”’)\]}»]*)(\s*)(?=["'“‘([{«]*(.?))/gsu;
+const REPEATED = /(?<=^|\s)([\p{L}\p{N}_][\p{L}\p{N}_'’]*)(?: +\1){2,}(?=[^\p{L}\p{N}_\s]*(?:\s|$))/giu;
 
 export class ScriptWriter {
 	// `words`: words.json; `abbreviations`: abbreviations.json; `reading`: of the manifest.
 	constructor(words, { abbreviations, before_numbers: beforeNumbers }, reading) {
 		const set = (table) => new Set(Object.values(table).join(" ").split(" ")); // all languages, because a text may mix them
 		Object.assign(this, { reader: new Reader(words), reading, abbreviations: set(abbreviations), beforeNumbers: set(beforeNumbers) });
+		const titles = abbreviations.english.replaceAll(".", "\\.").split(" ").map((title) => title.replace(/\p{L}/gu, (letter) => `[${letter}${letter.toUpperCase()}]`)).join("|");
+		this.insideStop = new RegExp(`(?<![\\p{L}\\p{N}_'’])(?:[A-HJ-Z]|${titles})$`, "u");
 	}
 
 	// Utterances and pauses in order: {text} or {pause}. Throws if nothing can be spoken.
 	write(text) {
-		const blocks = readBlocks(text).map((block) => ({ ...block, text: this.nameLetters(this.reader.read(block.text)) })), parts = [];
+		const blocks = readBlocks(text).map((block) => ({ ...block, text: this.addCommas(this.nameLetters(this.reader.read(block.text))) })), parts = [];
 		let isFirst = blocks.reduce((sum, block) => sum + block.text.length, 0) > this.reading.max_utterance_chars;
 		for (const block of blocks) {
 			for (const { text: sentence, isInside } of this.pack(block.text, isFirst)) {
@@ -44,6 +48,25 @@ export class ScriptWriter {
 			text = text.replace(spelled, (_, at) => (/(?:^|[.!?])\s*$/.test(text.slice(0, at)) ? name[0].toUpperCase() + name.slice(1) : name));
 		}
 		return text;
+	}
+
+	// Commas between repeated words and between very short sentences: the voice loses words without them.
+	addCommas(text) {
+		const sentences = [];
+		let start = 0;
+		text = text.replace(REPEATED, (run) => run.replace(/ +/g, ", "));
+		for (const { index, 0: end, 1: stops, 2: closers, 3: gap, 4: next } of text.matchAll(STOPS)) {
+			if ((!gap && next) || (stops === "." && this.insideStop.test(text.slice(start, index)))) continue;
+			const mayContinue = /^ *$/.test(gap) && /[\p{L}\p{N}]/u.test(next);
+			sentences.push({ own: text.slice(start, index + stops.length + closers.length), gap, mayContinue });
+			start = index + end.length;
+		}
+		sentences.push({ own: text.slice(start), gap: "" });
+		const isShort = ({ own }) => /[\p{L}\p{N}]/u.test(own) && own.trimEnd().length < (this.reading.min_utterance_chars ?? 0);
+		return sentences.map((one, i) => {
+			const isJoined = one.mayContinue && isShort(one) && isShort(sentences[i + 1]);
+			return (isJoined ? one.own.replace(/[.!?…]+(?=["'”’)\]}»]*$)/u, ",") : one.own) + one.gap;
+		}).join("");
 	}
 
 	// As many sentences in an utterance as fit; the first utterance of a long text is one sentence.

@@ -41,6 +41,8 @@ CASES = [
     "to be cut into several utterances. The last one ends here.",
     "A sentence, that goes on, and on, with many clauses, " * 6 + "and ends.",
     "Hello 😀 world.",
+    "I. Am. Here. Now. Go! Stop? Then Mr. Wu left. Yes. J. R. Roe. No.",
+    "Yes yes yes yes yes. No no. Very very very good! 5. 4. 3. 2. 1. “Yes.” “No.” he said.",
 ]
 
 

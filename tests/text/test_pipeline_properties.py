@@ -37,6 +37,7 @@ options = st.builds(
     plain_breaks=st.booleans(),
     paragraph_s=st.sampled_from([None, 0.9]),
     letter_names=st.sampled_from([{}, {"A": "eh"}]),
+    min_chars=st.sampled_from([0, 8]),
 )
 places = st.lists(st.integers(0, 10_000), max_size=8)
 

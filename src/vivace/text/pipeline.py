@@ -1,6 +1,7 @@
 """Turns a text into utterances, pauses and cuts, stage by stage.
 
-    tidy -> markdown -> pauses -> emoji -> line breaks -> lexicon -> normalize -> pack -> plain
+    tidy -> markdown -> pauses -> emoji -> line breaks -> lexicon -> normalize -> commas -> pack ->
+    plain
 
 Every stage receives text in pieces. A stage holds back what later text may still change: half a
 mark, a number, a full stop that may end an utterance. The result does not depend on how the text
@@ -16,6 +17,7 @@ from typing import Protocol
 from vivace.errors import RequestError, TextTooLongError
 from vivace.text.breaks import BreakReader
 from vivace.text.cleaner import MarkdownCleaner
+from vivace.text.commas import RepeatedWords, ShortSentences
 from vivace.text.emoji import EmojiDropper
 from vivace.text.letter_names import LetterNames
 from vivace.text.markup import LINE_SEPARATOR
@@ -176,6 +178,9 @@ def _open_stages(options: ScriptOptions, words: WrittenWords | None) -> Iterator
         yield open_normalizer(options.language)
     if options.letter_names:
         yield LetterNames(options.letter_names)
+    if options.min_chars and options.normalize:  # otherwise a full stop may be an abbreviation's
+        yield RepeatedWords()
+        yield ShortSentences(options.min_chars)
 
 
 class _LengthCheck:

@@ -1,0 +1,158 @@
+"""Adds commas where a voice loses words: between very short sentences and between repeated words.
+
+    "I. Am. Here. Now."  ->  "I, Am, Here, Now."
+    "Yes yes yes."       ->  "Yes, yes, yes."
+
+The embedded voice often skips, repeats or misreads a sentence of one word. Both stages run after
+normalization. Their results do not depend on the pieces.
+"""
+
+from __future__ import annotations
+
+import re
+
+from vivace.text.spans import join, substitute
+from vivace.text.split import ABBREVIATIONS
+
+_CLOSERS, _OPENERS = "\"'”’)\\]}»", "\"'“‘(\\[{«"
+_STOP = re.compile(
+    rf"(?P<stops>[.!?…]+)(?P<closers>[{_CLOSERS}]*)(?P<gap>\s*)[{_OPENERS}]*(?P<next>.?)", re.DOTALL
+)
+_LAST_STOPS = re.compile(rf"[.!?…]+(?=[{_CLOSERS}]*\s*\Z)")
+# "J." of "J. Smith", and titles, which normalization keeps. "I." is a sentence.
+_TITLES = ABBREVIATIONS["english"].replace(".", r"\.").replace(" ", "|")
+_NO_END = re.compile(rf"(?<![\w'’])(?:[A-HJ-Z]|(?i:{_TITLES}))\Z")
+_NUM_BEFORE = 8  # characters before a stop that show these
+_TOKEN = re.compile(r"\S+\s*")
+_GAP = re.compile(r" +\Z")
+_WORD = re.compile(r"(\w[\w'’]*)([^\w\s]*)")
+_MIN_REPEATED = 3  # equal words in a row
+
+
+class ShortSentences:
+    """Joins consecutive sentences shorter than `max_chars` with commas."""
+
+    def __init__(self, max_chars: int) -> None:
+        self._max_chars = max_chars
+        self._begin()
+
+    def _begin(self) -> None:
+        self._text = ""  # of the current sentence, not yet returned
+        self._before = ""  # end of the text that was returned
+        self._held = ""  # a short sentence before it, with the gap after it
+        self._is_long = False  # the beginning of the current sentence was returned
+
+    def feed(self, piece: str) -> str:
+        self._text += piece
+        return self._read(is_final=False)
+
+    def finish(self) -> str:
+        out = [self._read(is_final=True)]
+        self._give_held(out, is_short=self._is_short(self._text))
+        rest = join([*out, self._text])
+        self._begin()
+        return rest
+
+    def _read(self, *, is_final: bool) -> str:
+        out: list[str] = []
+        place = 0  # where the search continues
+        while stop := _STOP.search(self._text, place):
+            if not stop["next"] and not is_final:
+                break
+            if not stop["gap"] and stop["next"]:  # "3.14"
+                place = stop.end("stops")
+            elif self._is_inside(stop):
+                place = stop.end("gap")
+            else:
+                self._end_sentence(stop, out)
+                place = 0
+        certain = stop.start() if stop else len(self._text)
+        if self._is_long or certain >= self._max_chars:
+            self._is_long = True
+            self._give_held(out, is_short=False)
+            self._give(self._text[:certain], out)
+            self._text = self._text[certain:]
+        return join(out) if out else ""
+
+    def _is_inside(self, stop: re.Match[str]) -> bool:
+        """Whether the full stop belongs to an initial or a title."""
+        before = self._before if self._is_long else ""
+        text = before + self._text[: stop.start()]
+        return stop["stops"] == "." and _NO_END.search(text[-_NUM_BEFORE:]) is not None
+
+    def _end_sentence(self, stop: re.Match[str], out: list[str]) -> None:
+        end, start = stop.end("closers"), stop.end("gap")
+        sentence, gap = self._text[:end], self._text[end:start]
+        self._text = self._text[start:]
+        is_short = self._is_short(sentence)
+        self._give_held(out, is_short=is_short)
+        may_continue = gap.strip(" ") == "" and stop["next"].isalnum()
+        if is_short and may_continue:
+            self._held = sentence + gap
+        else:
+            self._give(sentence + gap, out)
+        self._is_long = False
+
+    def _is_short(self, sentence: str) -> bool:
+        has_words = any(map(str.isalnum, sentence))
+        return has_words and not self._is_long and len(sentence.rstrip()) < self._max_chars
+
+    def _give_held(self, out: list[str], *, is_short: bool) -> None:
+        """Return the short sentence that was held, with a comma if another one follows."""
+        held, self._held = self._held, ""
+        self._give(substitute(_LAST_STOPS, ",", held) if is_short else held, out)
+
+    def _give(self, text: str, out: list[str]) -> None:
+        if text:
+            self._before = text[-_NUM_BEFORE:]
+            out.append(text)
+
+
+class RepeatedWords:
+    """Adds commas between three or more equal words in a row."""
+
+    def __init__(self) -> None:
+        self._text = ""  # a word that may be incomplete
+        self._held: list[str] = []  # equal words with the gaps after them
+        self._is_run = False  # `_held` continues equal words that were returned
+
+    def feed(self, piece: str) -> str:
+        self._text += piece
+        return self._read(is_final=False)
+
+    def finish(self) -> str:
+        rest = join([self._read(is_final=True), *self._held, self._text])
+        self._text, self._held, self._is_run = "", [], False
+        return rest
+
+    def _read(self, *, is_final: bool) -> str:
+        out: list[str] = []
+        place = 0
+        for token in _TOKEN.finditer(self._text):
+            if token.end() == len(self._text) and not is_final:
+                break
+            if not place:
+                out.append(self._text[: token.start()])
+            place = token.end()
+            self._take(self._text[token.start() : place], out)
+        self._text = self._text[place:]
+        return join(out) if out else ""
+
+    def _take(self, word: str, out: list[str]) -> None:
+        """Add a word with the gap after it."""
+        if not (self._held and _are_equal(self._held[-1], word)):
+            out += self._held
+            self._held, self._is_run = [], False
+        self._held.append(word)
+        if self._is_run or len(self._held) == _MIN_REPEATED:
+            *earlier, last = self._held
+            out += [substitute(_GAP, ", ", one) for one in earlier]
+            self._held, self._is_run = [last], True
+
+
+def _are_equal(word: str, following: str) -> bool:
+    """Whether only spaces separate two equal words; signs may follow the second one."""
+    first, second = _WORD.fullmatch(word.rstrip(" ")), _WORD.fullmatch(following.rstrip())
+    if first is None or second is None or first[2]:
+        return False
+    return first[1].casefold() == second[1].casefold()

@@ -117,7 +117,6 @@ def speak_official(tts: Any, recorder: Recorder, text: str, speaker: str | None)
 
 
 def speak(tts: TTS, text: str, speaker: str | None) -> Any:
-    greedy = {"temperature": 0.0, "predictor_temperature": 0.0, "max_frames": NUM_FRAMES}
     spoken = tts.speak(
         text,
         voice=speaker,
@@ -125,7 +124,9 @@ def speak(tts: TTS, text: str, speaker: str | None) -> Any:
         guard=False,
         trim=False,
         split=False,
-        **greedy,
+        temperature=0.0,
+        predictor_temperature=0.0,
+        max_frames=NUM_FRAMES,
     )
     return spoken.codes.tolist()
 

@@ -7,6 +7,7 @@ double precision within 0.2 s, so the result equals the recursive filters.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ OFFSET_LU = -0.691  # from the standard: a full-scale sine of 997 Hz is -3.01 LU
 ABSOLUTE_GATE, RELATIVE_GATE = -70.0, -10.0  # LUFS; LU below the mean of the remaining blocks
 STEPS_PER_S, STEPS_PER_BLOCK = 10, 4  # blocks of 400 ms with 75 % overlap
 RESPONSE_S = 0.2
-FFT_SIZE = 65_536
+MAX_FFT_SIZE = 65_536
 SHELF = (1681.974450955533, 3.999843853973347, 0.7071752369554196)  # Hz, dB, Q
 SHELF_SLOPE = 0.4996667741545416
 HIGH_PASS = (38.13547087602444, 0.5003270373238773)  # Hz, Q
@@ -30,7 +31,7 @@ class LoudnessMeter:
     """Measures one channel, chunk by chunk. Stores ten numbers per second of audio."""
 
     def __init__(self, sample_rate: int) -> None:
-        self._transfer = _transfer_function(sample_rate)
+        self._rate = sample_rate
         self._past = np.zeros(round(RESPONSE_S * sample_rate))
         self._step = round(sample_rate / STEPS_PER_S)
         self._rest = np.zeros(0)  # squares of an incomplete step
@@ -40,7 +41,7 @@ class LoudnessMeter:
     def process(self, samples: NDArray[np.floating]) -> None:
         if len(samples):
             self.peak = max(self.peak, float(np.abs(samples).max()))
-        most = FFT_SIZE - len(self._past)
+        most = MAX_FFT_SIZE - len(self._past)
         for start in range(0, len(samples), most):
             self._add(samples[start : start + most].astype(np.float64))
 
@@ -59,7 +60,9 @@ class LoudnessMeter:
 
     def _add(self, samples: NDArray[np.float64]) -> None:
         signal = np.concatenate([self._past, samples])
-        filtered = np.fft.irfft(np.fft.rfft(signal, FFT_SIZE) * self._transfer, FFT_SIZE)
+        size = 1 << (len(signal) - 1).bit_length()
+        transfer = _transfer_function(self._rate, size)
+        filtered = np.fft.irfft(np.fft.rfft(signal, size) * transfer, size)
         weighted = filtered[len(self._past) : len(signal)]
         self._past = signal[len(signal) - len(self._past) :]
         squares = np.concatenate([self._rest, weighted**2])
@@ -87,22 +90,23 @@ def limit_peaks(samples: Samples, ceiling: float, sample_rate: int) -> Samples:
     return result
 
 
-def _transfer_function(rate: int) -> NDArray[np.complex128]:
-    """The response of both filters at the frequencies of an FFT."""
+@lru_cache(maxsize=8)  # at most 0.5 MB each
+def _transfer_function(rate: int, size: int) -> NDArray[np.complex128]:
+    """The response of both filters at the frequencies of an FFT of `size` samples."""
     hertz, gain_db, q = SHELF
     k, high = math.tan(math.pi * hertz / rate), 10 ** (gain_db / 20)
     band = high**SHELF_SLOPE
     shelf = (high + band * k / q + k * k, 2 * (k * k - high), high - band * k / q + k * k)
-    response = _response(shelf, _poles(k, q))
+    response = _response(shelf, _poles(k, q), size)
     k = math.tan(math.pi * HIGH_PASS[0] / rate)
     poles = _poles(k, HIGH_PASS[1])
-    return response * _response((poles[0], -2 * poles[0], poles[0]), poles)
+    return response * _response((poles[0], -2 * poles[0], poles[0]), poles, size)
 
 
 def _poles(k: float, q: float) -> Coefficients:
     return 1 + k / q + k * k, 2 * (k * k - 1), 1 - k / q + k * k
 
 
-def _response(zeros: Coefficients, poles: Coefficients) -> NDArray[np.complex128]:
-    delay: NDArray[np.complex128] = np.exp(-2j * np.pi * np.arange(FFT_SIZE // 2 + 1) / FFT_SIZE)
+def _response(zeros: Coefficients, poles: Coefficients, size: int) -> NDArray[np.complex128]:
+    delay: NDArray[np.complex128] = np.exp(-2j * np.pi * np.arange(size // 2 + 1) / size)
     return np.polyval(zeros[::-1], delay) / np.polyval(poles[::-1], delay)

@@ -57,6 +57,7 @@ class PreparedBackend:
     name: str = "prepared"
     max_streams: int = 64
     shares_work: bool = True
+    max_prompt_rows: int = 2048
     renders_beside: bool = True
     watched: Head | None = None
     turns: list[tuple[int, int]] = field(default_factory=list)  # slots, frames

@@ -31,7 +31,7 @@ AUTO = "auto"
 DEVICE_TYPES = ("cpu", "cuda", "mps")
 SMALL_MODEL_BYTES = 256 << 20  # on disk; released checkpoints are ten times as large
 DTYPES = ("float32", "bfloat16")
-SWITCH_INTERVAL_S = 0.0005  # Python's default is 0.005
+SWITCH_INTERVAL_S = 0.0001  # Python's default is 0.005
 GPU_FILES = ("nvidia*", "nvhost*", "nvmap", "kfd", "dxg")  # in /dev
 
 
@@ -92,9 +92,10 @@ def paused_collector() -> Iterator[None]:
 def short_switch_interval() -> Iterator[None]:
     """Threads get the interpreter's lock sooner inside the context.
 
-    Threads that copy weights need the lock for microseconds between long calls without it. Each
-    time they would wait for `sys.getswitchinterval()` while another thread imports modules. The
-    setting is the process's. A context inside a concurrent one changes nothing.
+    Threads that copy weights or launch kernels need the lock for microseconds between calls without
+    it. Each time they would wait for `sys.getswitchinterval()` while another thread imports modules
+    or opens streams. The setting is the process's. A context inside a concurrent one changes
+    nothing.
     """
     before = sys.getswitchinterval()
     if before <= SWITCH_INTERVAL_S:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tests.support.scripted_backend import script
 from vivace.engine.scheduler import (
-    MAX_ADMITTED,
     MAX_BATCH,
     MAX_SHORT,
     PACES,
@@ -109,7 +108,18 @@ def test_utterances_that_are_played_first_are_in_the_first_full_batch() -> None:
 
 def test_prompts_are_admitted_in_groups_while_an_utterance_begins() -> None:
     scheduler = scheduler_of([waiting(1, 1)])
-    scheduler.queue.extend(waiting(1) for _ in range(3 * MAX_ADMITTED))
-    assert len(scheduler.plan().admitted) == MAX_ADMITTED
+    num_rows = waiting(1).num_prompt_rows
+    scheduler.max_prompt_rows = 24 * num_rows + num_rows // 2
+    scheduler.queue.extend(waiting(1) for _ in range(72))
+    assert len(scheduler.plan().admitted) == 24
     scheduler.running[0].make(MIN_FRAMES, "running")
-    assert len(scheduler.plan().admitted) == 2 * MAX_ADMITTED
+    assert len(scheduler.plan().admitted) == 48
+
+
+def test_a_prompt_that_is_longer_than_the_limit_is_admitted_alone() -> None:
+    scheduler = scheduler_of([waiting(1, 1)])
+    scheduler.max_prompt_rows = 1
+    scheduler.queue.extend(waiting(1) for _ in range(2))
+    assert len(scheduler.plan().admitted) == 1
+    assert len(scheduler.plan().admitted) == 1
+    assert not scheduler.queue

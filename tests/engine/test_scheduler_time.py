@@ -8,9 +8,6 @@ import pytest
 
 from tests.support.scripted_backend import script
 from vivace.engine.scheduler import (
-    FRAME_S,
-    MAX_BATCH,
-    MAX_PLAYED,
     MAX_SILENT_BATCH,
     MAX_TURN_S,
     PACES,
@@ -21,15 +18,14 @@ from vivace.engine.utterance import Utterance
 from vivace.speech import SamplingParams
 
 MIN_FRAMES = PACES["balanced"].min_frames
-SLOWEST = MAX_PLAYED * FRAME_S / MIN_FRAMES  # seconds of a frame, after one frame was made
 
 
-def running(num_made: int, num_wanted: int = 1, num_rendered: int | None = None) -> Utterance:
+def running(num_made: int, num_wanted: int = 1) -> Utterance:
     """An utterance with `num_made` frames, whose reader waits for `num_wanted` more."""
     one = Utterance(prompt=script(1_000), sampling=SamplingParams(seed=1), wake=lambda: None)
     one.admit(0, 1.0)
     one.make(num_made, "running")
-    one.num_read = one.num_rendered = num_made if num_rendered is None else num_rendered
+    one.num_read = one.num_rendered = num_made
     one.num_wanted = num_wanted
     return one
 
@@ -51,54 +47,6 @@ def num_frames(*utterances: Utterance, step_s: float) -> int:
 
 
 OLD = [running(20, 8) for _ in range(MAX_SILENT_BATCH)]
-
-
-@pytest.mark.parametrize(
-    ("num_made", "step_s", "expected"),
-    [
-        (1, 0.0, 1),  # not measured
-        (1, 0.99 * SLOWEST, MIN_FRAMES),
-        (1, 1.01 * SLOWEST, 1),
-        (2, 1.99 * SLOWEST, MIN_FRAMES),
-        (2, 2.01 * SLOWEST, 2),
-        (MIN_FRAMES, 100.0, MIN_FRAMES),
-    ],
-)
-def test_turn_has_its_usual_length_if_playback_lasts_longer(
-    num_made: int, step_s: float, expected: int
-) -> None:
-    assert num_frames(*OLD, running(num_made), step_s=step_s) == expected
-
-
-def test_turn_for_first_audio_stays_short() -> None:
-    assert num_frames(*OLD, running(1), running(0), step_s=1e-4) == 1
-
-
-def test_first_audio_that_is_rendered_does_not_shorten_the_turn() -> None:
-    new = running(1, 0, num_rendered=0)
-    assert num_frames(*OLD, new, step_s=1e-4) == MIN_FRAMES
-    assert num_frames(*OLD, new, step_s=1.0) == 1
-
-
-def test_turn_of_many_is_not_longer_than_usual_for_one_that_begins() -> None:
-    assert num_frames(*OLD, running(1, 0), step_s=1e-4) == MIN_FRAMES < 8
-
-
-def test_utterances_that_all_begin_have_short_turns() -> None:
-    """Their turns have the lengths of their chunks, which a GPU runs fastest."""
-    assert num_frames(*[running(1, 2) for _ in range(64)], step_s=1e-4) == 2
-
-
-def test_few_utterances_have_short_turns_while_one_begins() -> None:
-    assert num_frames(*OLD[1:], running(1), step_s=1e-4) == 1
-
-
-def test_turns_of_utterances_that_take_turns_stay_short() -> None:
-    old = [running(20, 8) for _ in range(MAX_BATCH)]
-    assert num_frames(*old, running(1), step_s=1e-4) == 1
-
-
-# -- longer turns ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

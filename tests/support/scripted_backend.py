@@ -43,6 +43,7 @@ class ModelFreeBackend(Immediate, Generic[S]):
 
     name: str = "scripted"
     shares_work: bool = True
+    max_prompt_rows: int = 2048
     renders_beside: bool = True
     max_streams: int = 1_000
     open_slots: dict[Slot, S] = field(default_factory=dict)

@@ -62,6 +62,7 @@ class ScriptedSpeech(Immediate):
 
     name: str = "scripted"
     shares_work: bool = True
+    max_prompt_rows: int = 2048
     renders_beside: bool = True
     max_streams: int = 256
     max_queue: int = 64

@@ -158,6 +158,7 @@ class Backend(Protocol):
     name: str
     max_streams: int  # slots at once
     shares_work: bool  # a batched step costs little more than a step of one slot
+    max_prompt_rows: int  # of `admit_many` that running slots can wait for without an underrun
     renders_beside: bool  # samples are made beside the next frames: `start_render` returns early
 
     @property

@@ -40,6 +40,7 @@ MAX_STREAMS = 256  # a slot allocates memory only at admission
 
 class EagerBackend(HostBackend[EagerSlot]):
     name = "eager"
+    max_prompt_rows = 1024
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ from threading import Lock, Thread, current_thread
 from typing import TypeVar
 
 from vivace.backends.base import Backend
-from vivace.device import use_threads
+from vivace.device import short_switch_interval, use_threads
 from vivace.engine.client import EngineClient
 from vivace.engine.pipeline import Spent, describe
 from vivace.engine.scheduler import EngineLimits, EngineLoad
@@ -265,7 +265,8 @@ class Engine(EngineClient):
         try:
             while self._read_messages(is_idle):
                 self.busy_since = time.perf_counter()
-                is_idle = not self._take_turn()
+                with short_switch_interval():
+                    is_idle = not self._take_turn()
                 worker.expire(is_idle)
         except Exception as fault:  # a bug of the engine; readers must not wait for ever
             log.exception("the engine failed")

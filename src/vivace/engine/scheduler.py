@@ -5,14 +5,13 @@ many frames to make.
 - While a client waits for its first audio, the turn is as short as that client's first chunk.
 - While the first frames of an utterance are silent, turns of a few utterances make one frame.
 - A turn never makes more frames than an utterance has already made. Otherwise its playback would
-  underrun. Among many utterances, a turn of the usual length may make more, if at most half of
-  these frames are played meanwhile.
+  underrun.
 - While slots are free, a turn of a few utterances that is longer than usual ends soon. A request
   that arrives meanwhile waits for its end.
 - Where a batched step costs little more than a single one, as on a GPU, all runnable utterances
   share the turn, and frames are also made ahead of their readers.
-- While an utterance begins, at most `MAX_ADMITTED` prompts are read in a turn. Its first frames
-  would otherwise have been played before its next turn.
+- While an utterance begins, a turn reads prompts of at most `max_prompt_rows` rows, or one prompt.
+  Its first frames would otherwise have been played before its next turn.
 - More than `MAX_BATCH` utterances take turns. Up to `MAX_SHORT` short turns step those that begin,
   until they have as many frames as a longer turn makes. Then a longer turn steps the others, in the
   order in which their playback needs frames.
@@ -27,6 +26,7 @@ The scheduler works on plain numbers. It does not import torch, threading or HTT
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,10 +39,8 @@ MAX_WHILE_OTHERS_WAIT = 4  # frames of a turn that steps one utterance
 MAX_BATCH = 256  # utterances of a turn; a larger step costs as much as several
 MAX_SILENT_BATCH = 8  # utterances of a turn that is shortened for one that begins with silence
 MAX_SHORT = 3  # turns in a row of utterances that begin: 1, 1 and 2 frames
-MAX_ADMITTED = 24  # prompts of a turn while an utterance begins
 FRAME_S = 0.08  # of audio
 MAX_TURN_S = 0.024  # of a longer turn of a few utterances, while a request could be admitted
-MAX_PLAYED = 0.5  # share of an utterance's frames that may be played during a turn
 
 
 class Schedulable(Protocol):
@@ -54,6 +52,10 @@ class Schedulable(Protocol):
     admitted_at: float  # when it got its first slot
     read_at: float  # when its reader last asked for frames
     is_paused: bool
+
+    @property
+    def num_prompt_rows(self) -> int:
+        """Rows of its prompt."""
 
     @property
     def num_ahead(self) -> int:
@@ -153,6 +155,7 @@ class Scheduler(Generic[S]):
     queue: deque[S] = field(default_factory=deque)
     running: list[S] = field(default_factory=list)  # with a slot
     step_s: float = 0.0  # seconds of a frame in the last turn; 0: not measured
+    max_prompt_rows: int = 2048  # of the prompts of a turn, while an utterance begins
     _active: list[S] = field(default_factory=list)  # as `active`, unless `_has_resumed`
     _has_resumed: bool = False
     _pace: Pace = field(init=False)
@@ -239,17 +242,22 @@ class Scheduler(Generic[S]):
 
     def _admit(self) -> Iterator[S]:
         """Move utterances from the queue to free slots: one if prompts do not share work."""
-        count = len(self.queue)
-        if not self.shares_work:
-            count = min(count, 1)
-        elif count > MAX_ADMITTED and any(map(self._begins, self.active)):
-            count = MAX_ADMITTED
-        while count and self._has_slot():
-            count -= 1
+        num_rows, most = 0, self._most_rows()
+        while self.queue and self._has_slot():
+            num_more = self.queue[0].num_prompt_rows
+            if num_rows and num_rows + num_more > most:
+                return
+            num_rows += num_more
             one = self.queue.popleft()
             self.active.append(one)  # first: it may be made again from `running`
             self.running.append(one)
             yield one
+
+    def _most_rows(self) -> float:
+        """The most rows of the prompts of a turn. A single prompt may have more."""
+        if not self.shares_work:
+            return 0
+        return self.max_prompt_rows if any(map(self._begins, self.active)) else math.inf
 
     def _plan_one(self, admitted: tuple[S, ...], missing: Mapping[S, int]) -> Plan[S]:
         new = [one for one in missing if not one.num_rendered]
@@ -269,8 +277,6 @@ class Scheduler(Generic[S]):
         if new:
             return min(*new, most, self._pace.max_frames)
         if self.shares_work:
-            if most < self._pace.min_frames and self._may_be_usual(batch):
-                most = self._pace.min_frames
             is_silent = len(batch) <= MAX_SILENT_BATCH and any(one.is_silent for one in batch)
             least = 1 if is_silent else self._pace.min_frames
             if missing or is_silent:
@@ -282,18 +288,6 @@ class Scheduler(Generic[S]):
         else:
             fewest = min(missing.values())
         return min(fewest, most, self._pace.max_frames)
-
-    def _may_be_usual(self, batch: Sequence[S]) -> bool:
-        """Whether utterances that begin need not shorten the turn of older ones.
-
-        The usual turn must end long before their frames have been played. Turns of a few utterances
-        stay short: they gain little, and a request that arrives meanwhile waits for their end.
-        """
-        if not self.step_s or not MAX_SILENT_BATCH < len(self.running) <= MAX_BATCH:
-            return False
-        made, num_frames = [one.num_made for one in batch], self._pace.min_frames
-        playback_s = FRAME_S * min(made)
-        return max(made) >= num_frames and num_frames * self.step_s <= MAX_PLAYED * playback_s
 
     def _delays_requests(self, num_frames: int) -> bool:
         """Whether a request that arrives during this turn waits long for its own first turn.

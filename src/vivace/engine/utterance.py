@@ -199,6 +199,10 @@ class Utterance:
     # -- turns -------------------------------------------------------------------------------
 
     @property
+    def num_prompt_rows(self) -> int:
+        return len(self.prompt) + (0 if self._kept is None else len(self._kept))
+
+    @property
     def admission(self) -> Admission:
         """Prompt and sampling for the backend, which reserves memory for `max_frames`."""
         sampling, kept = self.sampling, self._kept

@@ -40,7 +40,10 @@ class EngineWorker:
         self.threads, self.rebuild = threads, rebuild
         num_slots = min(limits.max_streams or backend.max_streams, backend.max_streams)
         self.scheduler: Scheduler[Utterance] = Scheduler(
-            limits, num_slots, shares_work=backend.shares_work
+            limits,
+            num_slots,
+            shares_work=backend.shares_work,
+            max_prompt_rows=backend.max_prompt_rows,
         )
         self.pipeline = Pipeline(backend)
         self.waits = WaitEstimator()

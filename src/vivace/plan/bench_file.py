@@ -20,7 +20,7 @@ from vivace.text.files import read_utf8
 MAX_FILE_BYTES = 16 * 2**20
 NUM_FITS = 6
 ONE_FRAME_SHARE = 0.3  # codec time of one frame, as a share of eight frames
-MORE_PROMPT = 0.8
+MORE_PROMPT = 0.3
 HOST_MS = 0.5  # of a request
 READER_MS = 0.02
 HINT = "run `vivace bench --json FILE --batches 1,8,64`"

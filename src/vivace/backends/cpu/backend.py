@@ -50,6 +50,7 @@ class CpuSlot(HostSlot):
 
 class CpuBackend(HostBackend[CpuSlot]):
     name = "cpu"
+    max_prompt_rows = 64
     _decoder: NativeCodecDecoder | TorchDecoder
 
     def __init__(

@@ -47,6 +47,7 @@ log = logging.getLogger(__name__)
 
 MAX_FRAMES = 2048  # per slot: 164 s
 PROMPT_POSITIONS = 1024  # per slot, besides the positions of its frames
+PROMPT_NUMBERS = 2**22  # hidden states of prompts in a turn: 14 ms on an H200
 LOOKAHEAD = 4  # frames that are queued while the host waits for earlier frames
 
 
@@ -81,6 +82,7 @@ class CudaGraphBackend:
         )
         max_streams = max_streams or DEFAULT_STREAMS
         self.max_streams, self.max_frames = max_streams, max_frames
+        self.max_prompt_rows = PROMPT_NUMBERS // config.hidden_size
         page_bytes = bytes_per_page(config, model.dtype)
         self._pool = PagePool(pool_size(max_streams, num_positions, page_bytes, device))
         self._compile = kernel_compiler(device)

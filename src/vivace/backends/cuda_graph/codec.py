@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -76,7 +77,8 @@ def _tried_fused(codec: Codec, num_rows: int, *, is_half: bool) -> SlotDecoder:
     codes = torch.arange(2 * num_books, device=codec.device).view(2, num_books)
     padding = torch.tensor([num_rows - 1], device=codec.device)
     if (compile_kernels := kernel_compiler(codec.device)) is not None:
-        compile_kernels([lambda: decoder.decode(padding, codes[:1, None])])
+        decode = partial(decoder.decode, padding, codes[:1, None])
+        compile_kernels([partial(decoder.reset, padding), decode])
         decoder.reset(padding)
     if comparison.has_passed:
         return decoder

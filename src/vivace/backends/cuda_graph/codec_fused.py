@@ -73,6 +73,9 @@ class FusedDecoder(SlotDecoder):
         self._histories = packer.histories
         super().__init__(self._histories.allocate(num_rows, codec.device))
 
+    def _clear(self, rows: Tensor) -> None:
+        self._histories.clear(rows)
+
     def _run(self, slots: Tensor, codes: Tensor) -> Tensor:
         past = Past(self._histories, slots, self._num_seen)
         x = self._input.run(self._sum.run(codes), past)

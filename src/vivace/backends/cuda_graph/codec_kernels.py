@@ -259,6 +259,14 @@ def waveform_kernel(
     tl.store(out + batch * length + t, tl.minimum(tl.maximum(y, -1.0), 1.0), mask=is_row)
 
 
+@triton.jit
+def clear_kernel(table, slots, size, BLOCK: tl.constexpr):
+    """Set rows of table [slots, size] to 0."""
+    row = tl.load(slots + tl.program_id(1)).to(tl.int64)
+    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(table + row * size + column, tl.zeros((BLOCK,), tl.float32), mask=column < size)
+
+
 @triton.jit(do_not_specialize=["length", "width"])
 def keep_kernel(
     x, history, slots, length, width, size, history_stride,

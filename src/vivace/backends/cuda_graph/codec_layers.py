@@ -16,6 +16,7 @@ from vivace.model.layers import RMSNorm
 
 ALIGNMENT = 4  # float32 numbers: 16 bytes
 WAVEFORM_ROWS = 128  # inputs of a block; the same for all batches, like the order of its sums
+CLEARED = 8192  # numbers per block
 NORM_ROWS = 64  # maximum rows of a tile that also sums squares
 
 
@@ -26,6 +27,7 @@ class Histories:
         self._sizes: list[int] = []
         self._dtypes: list[torch.dtype] = []
         self._views: list[Tensor] = []
+        self._table = torch.empty(0)
 
     def add(self, num_elements: int, dtype: torch.dtype = torch.float32) -> int:
         """Reserve elements for every slot; returns the number for `view`."""
@@ -36,10 +38,16 @@ class Histories:
 
     def allocate(self, num_slots: int, device: torch.device) -> Tensor:
         """The table: [slots, history of all layers]."""
-        table = torch.zeros(num_slots, sum(self._sizes), device=device)
-        parts = table.split(self._sizes, dim=1)
+        self._table = torch.zeros(num_slots, sum(self._sizes), device=device)
+        parts = self._table.split(self._sizes, dim=1)
         self._views = [p.view(dtype) for p, dtype in zip(parts, self._dtypes, strict=True)]
-        return table
+        return self._table
+
+    def clear(self, slots: Tensor) -> None:
+        """Set the histories of these slots to 0, at the memory's bandwidth."""
+        size = self._table.shape[1]
+        grid = (-(-size // CLEARED), len(slots))
+        kernels.clear_kernel[grid](self._table, slots, size, BLOCK=CLEARED)
 
     def view(self, number: int) -> Tensor:
         """[slots, elements] in the layer's dtype, contiguous within a slot."""

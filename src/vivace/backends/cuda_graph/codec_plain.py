@@ -82,8 +82,11 @@ class SlotDecoder(ABC):
             self._table[rows].zero_()
             self._num_seen[rows].zero_()
             return
-        self._table.index_fill_(0, rows, 0)
+        self._clear(rows)
         self._num_seen.index_fill_(0, rows, 0)
+
+    def _clear(self, rows: Tensor) -> None:
+        self._table.index_fill_(0, rows, 0)
 
     def copy_state(self, row: int) -> State:
         """The complete streaming state of a slot."""

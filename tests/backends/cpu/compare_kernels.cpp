@@ -1,5 +1,7 @@
 // Compares the products of two instruction sets: compare_kernels FIRST SECOND LARGEST_DIFFERENCE.
+// Products of parts of the outputs are compared with those of one output at a time, bit by bit.
 // test_emulated_kernels.py compiles it with the kernels and runs it in an emulator.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -17,17 +19,19 @@ float draw() {  // -1 to 1
     return float(int32_t(state)) / 2147483648.0f;
 }
 
+// Adds the products to 1, for `part` outputs per call: an output that is computed twice differs.
 std::vector<float> multiply(const Kernels& kernels, const Matrix& m, const std::vector<float>& x,
-                            int rows) {
+                            int rows, int part) {
     const size_t in = size_t(m.in), groups = size_t(num_groups(m.in));
     std::vector<int8_t> codes(rows * in);
-    std::vector<float> scale(rows * groups), out(size_t(rows) * m.out);
+    std::vector<float> scale(rows * groups), out(size_t(rows) * m.out, 1.0f);
     std::vector<int32_t> start(rows * groups * MAX_LANES);
     for (size_t row = 0; row < size_t(rows); ++row)
         kernels.round_row(m.kind, x.data() + row * in, m.in, codes.data() + row * in,
                           scale.data() + row * groups, start.data() + row * groups * MAX_LANES);
-    kernels.multiply({&m, {x.data(), codes.data(), scale.data(), start.data()}, rows, 0, m.out,
-                      out.data(), size_t(m.out), false});
+    for (int o = 0; o < m.out; o += part)
+        kernels.multiply({&m, {x.data(), codes.data(), scale.data(), start.data()}, rows, o,
+                          std::min(o + part, m.out), out.data(), size_t(m.out), true});
     return out;
 }
 
@@ -40,7 +44,7 @@ int main(int, char** arguments) {
     int num_failed = 0, num_compared = 0;
     for (const int kind : {INT8, INT4})
         for (const int in : {32, 84, 160, 1024})
-            for (const int out : {1, 4, 11, 37})
+            for (const int out : {1, 3, 4, 11, 37})
                 for (int rows = 1; rows <= 9; ++rows) {
                     if (kind == INT4 && in % GROUP) continue;
                     std::vector<int8_t> weight(size_t(out) * in);
@@ -53,9 +57,12 @@ int main(int, char** arguments) {
                     Matrix m;
                     m.kind = kind, m.out = out, m.in = in, m.weight = weight.data();
                     m.scale = kind == INT8 ? static_cast<void*>(scale.data()) : halves.data();
-                    const auto a = multiply(*first, m, x, rows), b = multiply(*second, m, x, rows);
+                    const auto a = multiply(*first, m, x, rows, 1);
+                    const auto b = multiply(*second, m, x, rows, out);
                     for (size_t i = 0; i < a.size(); ++i, ++num_compared)
                         num_failed += !(std::fabs(a[i] - b[i]) <= limit * (1.0f + std::fabs(b[i])));
+                    for (const int part : {out, 7, 13})
+                        num_failed += multiply(*first, m, x, rows, part) != a;
                 }
     std::printf("%d of %d numbers differ\n", num_failed, num_compared);
     return num_failed != 0;

@@ -75,6 +75,24 @@ def test_a_row_does_not_depend_on_the_other_rows(name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("num_outputs", [1, 2, 3, 5, 8, 13, 23])
+def test_an_output_does_not_depend_on_the_other_outputs(
+    name: str, num_outputs: int, bits: Literal[4, 8]
+) -> None:
+    """For numbers of outputs that the places to read from and the tiles do not divide."""
+    linear = quantize(random(num_outputs, 160), bits)
+    each = [
+        QuantizedLinear(*row, bits)
+        for row in zip(linear.weight[:, None], linear.scale[:, None], strict=True)
+    ]
+    for num_rows in (1, 2, 3, 8):
+        x = random(num_rows, 160, seed=num_rows)
+        together = torch_tensors.multiply(x, linear, name)
+        alone = [torch_tensors.multiply(x, one, name) for one in each]
+        assert torch.equal(together, torch.cat(alone, 1))
+
+
+@pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("shape", [(4, 32), (37, 1024), (12, 160), (11, 84)])
 def test_matrix_instructions_equal_dot_products_exactly(
     shape: tuple[int, int], bits: Literal[4, 8]

@@ -8,7 +8,7 @@
 namespace vivace {
 namespace {
 
-constexpr int W = 8, MAX_TILE = 2, INTEGER_TILE = 4;
+constexpr int W = 8, MAX_TILE = 2, INTEGER_TILE = 4, NUM_STREAMS = 2;
 constexpr size_t AHEAD = 1024;  // bytes of weights to prefetch ahead
 
 using V = __m256;

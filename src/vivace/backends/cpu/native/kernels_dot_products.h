@@ -5,6 +5,7 @@
 // Four groups are summed at a time: lane i of a vector is group i, so one conversion to float and one
 // multiplication serve four groups.
 
+constexpr int NUM_STREAMS = 1;
 constexpr size_t AHEAD = 1024;  // bytes of weights to prefetch ahead
 #if defined(__ARM_FEATURE_MATMUL_INT8)
 constexpr int INTEGER_TILE = 2;  // SMMLA multiplies two rows with two outputs

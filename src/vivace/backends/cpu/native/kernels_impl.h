@@ -10,6 +10,7 @@
 //   store_codes            whole numbers to int8
 //   MAX_TILE               rows of inputs per pass: 1 or 2, or 4 with 32 registers
 //   INTEGER_TILE           outputs per pass of integer products with several rows of inputs
+//   NUM_STREAMS            places from which one row of inputs reads integer weights alternately
 //   arrange                finishes a rounded group of a row: order of codes, starts of sums
 //   dot_int8<OUT, ROWS>, dot_int4<OUT, ROWS>
 
@@ -163,15 +164,26 @@ static inline void compute_rows(const Product& p, int o) {
     for (; r < p.num_rows; ++r) compute<KIND, OUT, 1>(p, o, r);
 }
 
+// The number of the output to compute after i others. Those of NUM_STREAMS equal parts take turns,
+// then the rest follows.
+static inline int nth_output(int i, int count) {
+    const int part = count / NUM_STREAMS;
+    return i < NUM_STREAMS * part ? i % NUM_STREAMS * part + i / NUM_STREAMS : i;
+}
+
 template <int KIND>
 static void multiply_kind(const Product& p) {
     constexpr bool HAS_INTEGERS = KIND >= INT8;
     constexpr int OUT = HAS_INTEGERS ? INTEGER_TILE : 4;
+    // One row of inputs reads whole rows of integer weights, which hardware prefetchers follow best.
+    // A core reads faster from several places, each in the order of memory, than from one. The sums
+    // are the same.
+    if (HAS_INTEGERS && p.num_rows == 1) {
+        const int count = p.end - p.begin;
+        for (int i = 0; i < count; ++i) compute<KIND, 1, 1>(p, p.begin + nth_output(i, count), 0);
+        return;
+    }
     int o = p.begin;
-    // One row of inputs reads integer weights in the order of memory, which hardware prefetchers
-    // follow best. The sums are the same.
-    if (HAS_INTEGERS && p.num_rows == 1)
-        for (; o < p.end; ++o) compute<KIND, 1, 1>(p, o, 0);
     for (; o + OUT <= p.end; o += OUT) compute_rows<KIND, OUT>(p, o);
     for (; o < p.end; ++o) compute_rows<KIND, 1>(p, o);
 }

@@ -4,7 +4,7 @@
 namespace vivace {
 namespace {
 
-constexpr int W = 4, MAX_TILE = 1, INTEGER_TILE = 1;
+constexpr int W = 4, MAX_TILE = 1, INTEGER_TILE = 1, NUM_STREAMS = 1;
 
 struct V {
     float v[W];

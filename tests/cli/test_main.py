@@ -25,9 +25,10 @@ from tests.support.cli_harness import (
     start,
 )
 from vivace import TTS
-from vivace.cli.main import main, parse
+from vivace.cli.main import BLAS_THREADS, main, parse
 from vivace.cli.parser import EXAMPLES, build_parser
 from vivace.engine.synthesizer import Synthesizer
+from vivace.errors import RequestError
 from vivace.options import RAMP, StreamOptions
 
 SHORT = ("--seed=1", "--max-frames=3")
@@ -41,6 +42,25 @@ class Terminal(io.StringIO):
 
 def pipe_in(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+
+@pytest.mark.parametrize("given", [None, "3"])
+def test_command_is_imported_with_one_blas_thread_unless_environment_names_more(
+    given: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(BLAS_THREADS, raising=False)
+    if given is not None:
+        monkeypatch.setenv(BLAS_THREADS, given)
+    found = []
+
+    def note_threads(name: str) -> Any:
+        found.append((name, os.environ.get(BLAS_THREADS)))
+        raise RequestError("stop")
+
+    monkeypatch.setattr("vivace.cli.main.import_module", note_threads)
+    assert main(["Hello."]) == 1
+    assert found == [("vivace.cli.say", given or "1")]
+    assert os.environ.get(BLAS_THREADS) == given
 
 
 # -- text without a command --------------------------------------------------------------------

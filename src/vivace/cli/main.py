@@ -11,7 +11,7 @@ import difflib
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import NoReturn
 
@@ -32,6 +32,7 @@ COMMAND_ALIASES = {"custom": "say", "speak": "say", "server": "serve", "help": "
 TEXT_FILES = (".txt", ".md", ".markdown", ".rst")
 FAILED, INVALID_ARGUMENTS = 1, 2  # exit codes
 PIPE_CLOSED = SIGNAL_EXIT_CODE + 13
+BLAS_THREADS = "OPENBLAS_NUM_THREADS"  # read by OpenBLAS while it is loaded
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -89,8 +90,10 @@ def _near_miss(word: str, commands: Sequence[str]) -> str | None:
 def _run(argv: Sequence[str]) -> int:
     try:
         arguments = parse(argv)
-        module, function = arguments.work.split(":")
-        code: int | None = getattr(import_module(f"vivace.cli.{module}"), function)(arguments)
+        name, function = arguments.work.split(":")
+        with _single_blas_thread():
+            module = import_module(f"vivace.cli.{name}")
+        code: int | None = getattr(module, function)(arguments)
         return code or 0
     except UsageError as error:
         if not _is_json(argv):
@@ -105,6 +108,23 @@ def _run(argv: Sequence[str]) -> int:
         return SIGNAL_EXIT_CODE + getattr(error, "number", signal.SIGINT)
     except BrokenPipeError:
         return PIPE_CLOSED
+
+
+@contextlib.contextmanager
+def _single_blas_thread() -> Iterator[None]:
+    """Load NumPy with one BLAS thread, unless the environment names a number.
+
+    OpenBLAS starts a thread per core. Each spins for tens of milliseconds before it sleeps, and no
+    command multiplies large NumPy arrays. PyTorch uses a BLAS library and settings of its own.
+    """
+    if BLAS_THREADS in os.environ:
+        yield
+        return
+    os.environ[BLAS_THREADS] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(BLAS_THREADS, None)
 
 
 def _print_error(error: BaseException, argv: Sequence[str]) -> None:

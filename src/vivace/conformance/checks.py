@@ -58,8 +58,8 @@ TOLERANCES = {  # by dtype, or by weights that are not full
     "fp8": Tolerance(text_error=0.03, state_error=0.3, agreement=0.75, frame_agreement=0.5),
     "int4": Tolerance(text_error=0.03, state_error=0.5, agreement=0.6, frame_agreement=0.35),
 }
-# Of a bfloat16 model on a GPU. The samples also of the C++ kernels with float16 arithmetic.
-HALF_CODEC_ERROR, HALF_CODEC_DB = 0.02, 35.0
+HALF_CODEC_ERROR, HALF_CODEC_DB = 0.02, 35.0  # of a bfloat16 model on a GPU
+CPP_CODEC_DB = {"C++, half": HALF_CODEC_DB, "C++, bf16": 24.0, "C++, int8": 24.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,10 @@ class Precision:
             found = dataclasses.replace(
                 found, codec_error=HALF_CODEC_ERROR, samples_db=HALF_CODEC_DB
             )
-        elif tts.engine.backend.facts().get("codec", "").endswith("half"):
-            found = dataclasses.replace(found, samples_db=HALF_CODEC_DB)
+        else:
+            codec = tts.engine.backend.facts().get("codec", "")
+            samples_db = CPP_CODEC_DB.get(codec, found.samples_db)
+            found = dataclasses.replace(found, samples_db=samples_db)
         return cls(found, False)
 
 

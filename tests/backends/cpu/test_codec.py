@@ -32,8 +32,8 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from released import RELEASED_CODEC
 from shapes import random_module
 
-# Distance from PyTorch: AMX has 87 dB, float16 40 to 48 dB, bfloat16 28 to 32 dB.
-MIN_DB = dict.fromkeys(KERNELS, 80.0) | {"half": 35.0, "bf16": 24.0}
+# Distance from PyTorch: AMX has 87 dB, float16 40 to 44 dB, int8 and bfloat16 28 to 32 dB.
+MIN_DB = dict.fromkeys(KERNELS, 80.0) | {"half": 35.0, "bf16": 24.0, "int8": 24.0}
 Codes = NDArray[np.int64]
 NUM_CUT = 24  # frames that are decoded in pieces
 
@@ -293,8 +293,8 @@ def test_precision_excludes_less_exact_kernels(odd: Codec, all_kernels: list[str
         return pack_decoder(odd.decoder, load_library(), 1, precision).kernels
 
     assert pick("auto") == pick("half")
-    assert pick("split") not in ("half", "bf16")
-    assert pick("float32") not in ("half", "bf16", "amx")
+    assert pick("split") not in ("half", "bf16", "int8")
+    assert pick("float32") not in ("half", "bf16", "int8", "amx")
     assert {pick("auto"), pick("split"), pick("float32")} <= set(all_kernels)
 
 
@@ -305,34 +305,39 @@ def scale_stage_weights(codec: Codec, factor: float) -> None:
         list(layers[1].block)[1].conv.weight.mul_(factor)
 
 
+@pytest.mark.parametrize("kernels", ["half", "int8"])
 @pytest.mark.parametrize("factor", [1e-3, 1.0, 1e3])
-def test_half_precision_follows_the_size_of_weights(all_kernels: list[str], factor: float) -> None:
-    if "half" not in all_kernels:
-        pytest.skip("this CPU has no float16 arithmetic")
+def test_rounding_follows_the_size_of_weights(
+    all_kernels: list[str], kernels: str, factor: float
+) -> None:
+    if kernels not in all_kernels:
+        pytest.skip(f"this CPU does not have the kernels {kernels}")
     codec = odd_codec()
     scale_stage_weights(codec, factor)
     layers: Any = codec.decoder.decoder
     with torch.no_grad():
         layers[0].conv.weight.div_(factor)
         layers[0].conv.bias.div_(factor)
-    found, wanted = decode_half_and_exact(codec)
-    assert distance_db(found, wanted) > MIN_DB["half"]
+    found, wanted = decode_with(codec, kernels, "neon")
+    assert distance_db(found, wanted) > MIN_DB[kernels]
 
 
-def test_half_precision_stays_finite_beyond_the_range_of_float16(all_kernels: list[str]) -> None:
-    if "half" not in all_kernels:
-        pytest.skip("this CPU has no float16 arithmetic")
+@pytest.mark.parametrize("kernels", ["half", "int8"])
+def test_samples_stay_finite_beyond_the_range_of_float16(
+    all_kernels: list[str], kernels: str
+) -> None:
+    if kernels not in all_kernels:
+        pytest.skip(f"this CPU does not have the kernels {kernels}")
     codec = odd_codec()
     scale_stage_weights(codec, 1e7)  # weights and inputs of the next layers are above 65,504
-    found, wanted = decode_half_and_exact(codec)
+    found, wanted = decode_with(codec, kernels, "neon")
     assert np.isfinite(wanted).all()
     assert np.isfinite(found).all()
 
 
-def decode_half_and_exact(codec: Codec) -> list[NDArray[np.float32]]:
+def decode_with(codec: Codec, *kernels: str) -> list[NDArray[np.float32]]:
     codes = draw_codes(codec, 12)
-    names = ("half", "neon")
-    decoders = [NativeCodecDecoder(codec.decoder, load_library(), 1, name) for name in names]
+    decoders = [NativeCodecDecoder(codec.decoder, load_library(), 1, name) for name in kernels]
     return [decoder.decode(codes, decoder.new_state()) for decoder in decoders]
 
 

@@ -24,13 +24,14 @@ KERNELS = (
     "amx",
     "avx512",
     "avx2",
+    "int8",
     "half",
     "neon",
     "baseline",
 )  # instruction sets, fastest first
 INEXACT_KERNELS: dict[CodecPrecision, tuple[str, ...]] = {  # excluded by a precision
-    "float32": ("bf16", "amx", "half"),
-    "split": ("bf16", "half"),
+    "float32": ("bf16", "amx", "int8", "half"),
+    "split": ("bf16", "int8", "half"),
 }
 ERRORS = {  # `Result` in native/api.h
     -1: "there is not enough memory",

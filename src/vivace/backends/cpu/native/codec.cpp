@@ -37,24 +37,23 @@ void CodecDecoder::share(int64_t count, int thread, const Work& work) {
 
 void CodecDecoder::convolve(const Conv& conv, const float* x, int64_t num_rows,
                             const Epilogue& epilogue, int thread) {
-    const SplitKernels& split = kernels_.split;
-    const bool is_split = !conv.split.empty();
+    const SplitKernels* split = conv.split_kernels;
     const Rows rows{x, split_.data(), num_rows + conv.reach()};
-    if (is_split) {
+    if (split) {
         share(rows.count, thread, [&](int64_t row) {
-            split.split_row(x + row * conv.num_in, conv.num_in, row, rows.count, split_.data());
+            split->split_row(x + row * conv.num_in, conv.num_in, row, rows.count, split_.data());
         });
     }
-    const auto run = is_split ? split.convolve : kernels_.convolve;
+    const auto run = split ? split->convolve : kernels_.convolve;
     // All rows of a panel before the next panel: the weights are read from memory once.
     const int64_t num_parts = (num_rows + MAX_CONV_ROWS - 1) / MAX_CONV_ROWS;
-    if (is_split && split.begin) split.begin();
+    if (split && split->begin) split->begin();
     for_part(conv.num_panels() * num_parts, thread, [&](int64_t i) {
         const int64_t begin = i % num_parts * MAX_CONV_ROWS;
         const int64_t end = std::min(begin + MAX_CONV_ROWS, num_rows);
         run(conv, rows, begin, end, i / num_parts, epilogue, sums_[thread].data());
     });
-    if (is_split && split.end) split.end();
+    if (split && split->end) split->end();
     pool_.barrier();
 }
 

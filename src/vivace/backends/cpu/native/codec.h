@@ -85,17 +85,23 @@ private:
     };
 
     // -- construction
-    // Not split: float32 in every set of kernels that splits only the stages.
-    enum class Precision { full, stage };
+    enum class Precision {
+        full,    // layers up to the transformer
+        fine,    // layers from there to the stages
+        stage,   // layers of the stages with one or two taps
+        coarse,  // layers of the stages with seven taps: most of the work, and not most of the error
+    };
+    const SplitKernels* find_split(Precision precision) const;  // null: float32
     template <class CopyPanel>
     Conv pack(int64_t num_in, int64_t num_out, int64_t num_taps, int64_t dilation,
               Precision precision, const CopyPanel& copy_panel);
     Buffer<uint16_t> round_weights(Buffer<float>& weights);
-    Conv take_linear(TensorList& tensors, int64_t num_in, int64_t num_out, bool has_bias);
+    Conv take_linear(TensorList& tensors, int64_t num_in, int64_t num_out, bool has_bias,
+                     Precision precision = Precision::full);
     Conv take_conv(TensorList& tensors, int64_t num_in, int64_t num_out, int64_t num_taps,
                    int64_t dilation, bool has_bias, Precision precision = Precision::full);
     Conv take_transposed(TensorList& tensors, int64_t num_in, int64_t num_out, int64_t stride,
-                         int64_t num_taps, Precision precision = Precision::full);
+                         int64_t num_taps, Precision precision);
     SnakeWeights take_snake(TensorList& tensors, int64_t num_channels, int64_t num_repeats) const;
     // Repeated, then padded with zeros to whole vectors.
     Buffer<float> take_padded(TensorList& tensors, int64_t size, int64_t num_repeats = 1) const;

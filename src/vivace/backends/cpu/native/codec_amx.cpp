@@ -203,8 +203,8 @@ void convolve_split(const Conv& conv, const Rows& rows, int64_t begin, int64_t e
     else
         sum_panel<PARTS, 1>(conv, rows, begin, end, weight, sums);
     for (int64_t v = 0; v < num_tiles * TILE_VECTORS; ++v)
-        finish(conv, epilogue, begin, end, first * TILE_SIDE + v * LANES, sums + v * LANES,
-               SUMS_STRIDE);
+        finish<1>(conv, epilogue, begin, end, first * TILE_SIDE + v * LANES, sums + v * LANES,
+                  SUMS_STRIDE);
 }
 
 void begin_tiles() { _tile_loadconfig(&TILE_CONFIG); }

@@ -22,7 +22,8 @@ const vivace::codec::Kernels& pick_kernels(const char* name, const char* exclude
     for (const auto* kernels : {may_tile ? vivace::codec::kernels_bf16() : nullptr,
                                 may_tile ? vivace::codec::kernels_amx() : nullptr,
                                 vivace::codec::kernels_avx512(), vivace::codec::kernels_avx2(),
-                                vivace::codec::kernels_half(), vivace::codec::kernels_plain()})
+                                vivace::codec::kernels_int8(), vivace::codec::kernels_half(),
+                                vivace::codec::kernels_plain()})
         if (kernels && (name ? std::strcmp(name, kernels->name) == 0
                              : !std::strstr(excluded, kernels->name)))
             return *kernels;

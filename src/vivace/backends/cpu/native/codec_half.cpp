@@ -1,9 +1,9 @@
 // The codec's kernels for ARM with half-precision arithmetic (ARMv8.2-A and later, Apple M1).
 //
-// Convolutions of the decoder's stages round inputs and weights to float16. A sum runs in float16
-// for at most CHAIN products, then it is added to a sum in float32. The weights of an output are
-// scaled by a power of two, so that a chain of inputs up to LARGEST_INPUT stays in range. All other
-// layers are those of float32.
+// Layers after the transformer round inputs and weights to float16. A sum runs in float16 for at
+// most CHAIN products, then it is added to a sum in float32. The weights of an output are scaled by
+// a power of two, so that a chain of inputs up to LARGEST_INPUT stays in range. All other layers are
+// those of float32.
 #include "codec_kernels.h"
 
 #if defined(__aarch64__) && defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC)
@@ -184,8 +184,7 @@ void convolve_half_panel(const Conv& conv, const __fp16* x, int64_t begin, int64
                                                end - begin, sums);
         weight += chain.num_taps * chain.depth * width;
     });
-    for (int64_t column = 0; column < width; column += LANES)
-        finish(conv, epilogue, begin, end, first + column, sums + column, width);
+    finish<width / LANES>(conv, epilogue, begin, end, first, sums, width);
 }
 
 void convolve_half(const Conv& conv, const Rows& rows, int64_t begin, int64_t end, int64_t panel,

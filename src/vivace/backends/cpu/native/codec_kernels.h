@@ -56,6 +56,8 @@ struct Epilogue {
     Snake next_snake;
 };
 
+struct SplitKernels;
+
 // A packed convolution; a linear layer has one tap.
 struct Conv {
     int64_t num_in = 0, num_out = 0, num_taps = 1, dilation = 1;
@@ -63,7 +65,8 @@ struct Conv {
     Buffer<float> weight;           // of each panel: [taps, in, lanes of the panel]
     Buffer<uint16_t> half;          // the weight in float16, instead of `weight`; or empty
     Buffer<float> bias;             // padded to whole vectors
-    // The weight in the format of `SplitKernels::split_weight`, instead of `weight`; or empty.
+    // The weight in the format of `SplitKernels::split_weight`, instead of `weight`.
+    const SplitKernels* split_kernels = nullptr;  // null: the weight is not split
     Buffer<uint16_t> split;
     Buffer<float> split_scale;  // per output; AMX has none
 
@@ -84,11 +87,12 @@ struct Attention {
     const float* keys;  // [capacity, 2, kv_heads * head_dim]: the key and the value of a row
 };
 
-// Convolutions of numbers of 16 bits; `split_width(num_in, num_parts)` of them are a row.
+// Convolutions of other numbers than float32. A row takes the memory of
+// `split_width(num_in, num_parts)` numbers of 16 bits.
 struct SplitKernels {
-    int num_parts = 0;  // numbers per channel; 0: all convolutions are float32
+    int num_parts = 0;  // numbers per channel; 0: there are no such kernels
     int num_lanes = 0, max_vectors = 0;
-    bool is_for_all = false;  // false: only for the stages of the decoder
+    bool is_for_all = false;  // false: only for layers after the transformer
     // Writes one of `num_rows` rows.
     void (*split_row)(const float* x, int64_t num_in, int64_t row, int64_t num_rows,
                       uint16_t* out) = nullptr;
@@ -106,6 +110,7 @@ struct Kernels {
     int max_vectors;  // of a panel
     bool can_load_half;  // `convolve` reads `Conv::half`
     SplitKernels split;
+    SplitKernels coarse;  // instead of `split` for the layers that tolerate the largest errors
     // Rows `begin` to `end` of one panel; `sums` is scratch for MAX_CONV_ROWS rows of the panel.
     void (*convolve)(const Conv&, const Rows&, int64_t begin, int64_t end, int64_t panel,
                      const Epilogue&, float* sums);
@@ -133,6 +138,7 @@ inline int64_t split_width(int64_t num_in, int num_parts) {
 // Null where the compiler or the processor lacks the instruction set.
 const Kernels* kernels_plain();  // of the architecture's baseline
 const Kernels* kernels_half();
+const Kernels* kernels_int8();
 const Kernels* kernels_avx2();
 const Kernels* kernels_avx512();
 const Kernels* kernels_amx();

@@ -27,51 +27,80 @@ constexpr int TILE_ROWS = 4;  // 16 registers
 #endif
 constexpr int64_t MAX_DEPTH = 704;  // of a pass; its weights stay in the cache for all rows
 
+template <int VECTORS>
 struct SnakeColumns {
-    Vector frequency, gain;
-    SnakeColumns(const Snake& snake, int64_t column)
-        : frequency(load(snake.frequency + column)), gain(load(snake.gain + column)) {}
-    Vector operator()(Vector x) const { return fma(sine_squared(x * frequency), gain, x); }
+    Vector frequency[VECTORS], gain[VECTORS];
+    SnakeColumns(const Snake& snake, int64_t column) {
+        UNROLL for (int v = 0; v < VECTORS; ++v) {
+            frequency[v] = load(snake.frequency + column + v * LANES);
+            gain[v] = load(snake.gain + column + v * LANES);
+        }
+    }
+    Vector operator()(Vector x, int v) const {
+        return fma(sine_squared(x * frequency[v]), gain[v], x);
+    }
 };
 
-// Calls `store_row(row, sum + bias)` for rows of one vector of columns.
-template <class StoreRow>
-inline void for_rows(const float* sums, int64_t stride, int64_t begin, int64_t end, Vector bias,
-                     const StoreRow& store_row) {
-    for (int64_t row = begin; row < end; ++row, sums += stride) store_row(row, load(sums) + bias);
+// Calls `store_vector(row, v, sum + bias)` for rows of some vectors of columns.
+template <int VECTORS, class StoreVector>
+inline void for_rows(const float* sums, int64_t stride, int64_t begin, int64_t end,
+                     const float* bias, const StoreVector& store_vector) {
+    Vector biases[VECTORS];
+    UNROLL for (int v = 0; v < VECTORS; ++v) biases[v] = load(bias + v * LANES);
+    for (int64_t row = begin; row < end; ++row, sums += stride)
+        UNROLL for (int v = 0; v < VECTORS; ++v)
+            store_vector(row, v, load(sums + v * LANES) + biases[v]);
 }
 
-// One vector of columns of rows `begin` to `end`. Every kind of epilogue has its own loop.
-inline void finish(const Conv& conv, const Epilogue& epilogue, int64_t begin, int64_t end,
-                   int64_t column, const float* sums, int64_t stride) {
+// VECTORS vectors of columns of rows `begin` to `end`. Every kind of epilogue has its own loop.
+// IS_WHOLE: no vector crosses the end of a row.
+template <int VECTORS, bool IS_WHOLE>
+inline void finish_columns(const Conv& conv, const Epilogue& epilogue, int64_t begin, int64_t end,
+                           int64_t column, const float* sums, int64_t stride) {
     const int64_t width = conv.num_out, count = width - column;
-    const Vector bias = load(conv.bias.data() + column);
     const float* residual = epilogue.residual + column;
     float *out = epilogue.out + column, *next = epilogue.next + column;
-    const auto for_all = [&](const auto& store_row) {
-        for_rows(sums, stride, begin, end, bias, store_row);
+    const auto for_all = [&](const auto& store_vector) {
+        for_rows<VECTORS>(sums, stride, begin, end, conv.bias.data() + column, store_vector);
+    };
+    const auto load_at = [=](const float* from, int64_t row, int v) {
+        from += row * width + v * LANES;
+        return IS_WHOLE ? load(from) : load(from, count - v * LANES);
+    };
+    const auto store_at = [=](float* to, int64_t row, int v, Vector x) {
+        to += row * width + v * LANES;
+        IS_WHOLE ? store(to, x) : store(to, x, count - v * LANES);
     };
     if (epilogue.next) {
-        const SnakeColumns snake(epilogue.next_snake, column);
+        const SnakeColumns<VECTORS> snake(epilogue.next_snake, column);
         const bool has_residual = epilogue.residual, has_out = epilogue.out;
-        for_all([=](int64_t row, Vector x) {
-            if (has_residual) x += load(residual + row * width, count);
-            if (has_out) store(out + row * width, x, count);
-            store(next + row * width, snake(x), count);
+        for_all([&](int64_t row, int v, Vector x) {
+            if (has_residual) x += load_at(residual, row, v);
+            if (has_out) store_at(out, row, v, x);
+            store_at(next, row, v, snake(x, v));
         });
     } else if (epilogue.residual) {
-        const Vector scale = load(epilogue.scale + column);
-        for_all([=](int64_t row, Vector x) {
-            store(out + row * width, fma(x, scale, load(residual + row * width, count)), count);
+        const float* scale = epilogue.scale + column;
+        for_all([=](int64_t row, int v, Vector x) {
+            store_at(out, row, v, fma(x, load(scale + v * LANES), load_at(residual, row, v)));
         });
     } else if (epilogue.activation == Activation::snake) {
-        const SnakeColumns snake(epilogue.snake, column);
-        for_all([=](int64_t row, Vector x) { store(out + row * width, snake(x), count); });
+        const SnakeColumns<VECTORS> snake(epilogue.snake, column);
+        for_all([&](int64_t row, int v, Vector x) { store_at(out, row, v, snake(x, v)); });
     } else if (epilogue.activation == Activation::gelu) {
-        for_all([=](int64_t row, Vector x) { store(out + row * width, gelu(x), count); });
+        for_all([=](int64_t row, int v, Vector x) { store_at(out, row, v, gelu(x)); });
     } else {
-        for_all([=](int64_t row, Vector x) { store(out + row * width, x, count); });
+        for_all([=](int64_t row, int v, Vector x) { store_at(out, row, v, x); });
     }
+}
+
+template <int VECTORS>
+inline void finish(const Conv& conv, const Epilogue& epilogue, int64_t begin, int64_t end,
+                   int64_t column, const float* sums, int64_t stride) {
+    if (column + VECTORS * LANES <= conv.num_out)
+        finish_columns<VECTORS, true>(conv, epilogue, begin, end, column, sums, stride);
+    else
+        finish_columns<VECTORS, false>(conv, epilogue, begin, end, column, sums, stride);
 }
 
 // One pass over some taps and channels of a panel.
@@ -135,7 +164,7 @@ void convolve_panel(const Conv& conv, const Number* weight, const float* x, int6
         }
     }
     for (int v = 0; v < VECTORS; ++v)
-        finish(conv, epilogue, begin, end, (first + v) * LANES, sums + v * LANES, width);
+        finish<1>(conv, epilogue, begin, end, (first + v) * LANES, sums + v * LANES, width);
 }
 
 template <class Number>
@@ -261,8 +290,8 @@ void attend(const Attention& attention, const float* query, int64_t head, int64_
 }
 
 constexpr Kernels make_kernels(const char* name) {
-    return {name,     LANES,           MAX_VECTORS,    CAN_LOAD_HALF, {},   convolve,
-            convolve_to_one, depthwise_norm, snake,          rms_norm,      gate, attend};
+    return {name,     LANES,           MAX_VECTORS,    CAN_LOAD_HALF, {},    {},  convolve,
+            convolve_to_one, depthwise_norm, snake,    rms_norm,      gate,  attend};
 }
 
 }  // namespace

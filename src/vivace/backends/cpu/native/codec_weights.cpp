@@ -64,9 +64,16 @@ Tail CodecDecoder::reserve(int64_t num_rows, int64_t width) {
 
 // Tiles read up to MAX_CONV_ROWS rows beyond the end; those rows change no other row.
 void CodecDecoder::reserve_split(const Conv& conv, int64_t num_rows) {
-    const int64_t width = split_width(conv.num_in, kernels_.split.num_parts);
+    if (!conv.split_kernels) return;
+    const int64_t width = split_width(conv.num_in, conv.split_kernels->num_parts);
     const size_t size = (num_rows + conv.reach() + MAX_CONV_ROWS) * width;
-    if (!conv.split.empty()) split_.resize(std::max(split_.size(), size));
+    split_.resize(std::max(split_.size(), size));
+}
+
+const SplitKernels* CodecDecoder::find_split(Precision precision) const {
+    if (precision == Precision::coarse && kernels_.coarse.num_parts) return &kernels_.coarse;
+    const bool is_used = kernels_.split.is_for_all || precision != Precision::full;
+    return kernels_.split.num_parts && is_used ? &kernels_.split : nullptr;
 }
 
 // `copy_panel(first, count, width, to)` writes the weights of `count` outputs from `first` on to
@@ -74,14 +81,14 @@ void CodecDecoder::reserve_split(const Conv& conv, int64_t num_rows) {
 template <class CopyPanel>
 Conv CodecDecoder::pack(int64_t num_in, int64_t num_out, int64_t num_taps, int64_t dilation,
                         Precision precision, const CopyPanel& copy_panel) {
-    const SplitKernels& split = kernels_.split;
-    const bool is_split = split.num_parts && (split.is_for_all || precision == Precision::stage);
-    const int64_t lanes = is_split ? split.num_lanes : kernels_.num_lanes;
+    const SplitKernels* split = find_split(precision);
+    const int64_t lanes = split ? split->num_lanes : kernels_.num_lanes;
     const int64_t num_vectors = (num_out + lanes - 1) / lanes;
     Conv conv;
+    conv.split_kernels = split;
     conv.num_in = num_in, conv.num_out = num_out;
     conv.num_taps = num_taps, conv.dilation = dilation;
-    conv.panel_starts = divide(num_vectors, is_split ? split.max_vectors : kernels_.max_vectors);
+    conv.panel_starts = divide(num_vectors, split ? split->max_vectors : kernels_.max_vectors);
     conv.bias.assign(num_vectors * lanes, 0.0f);
     conv.weight.resize(num_vectors * lanes * num_taps * num_in);
     pool_.for_each(conv.num_panels(), [&](int64_t panel) {
@@ -90,13 +97,13 @@ Conv CodecDecoder::pack(int64_t num_in, int64_t num_out, int64_t num_taps, int64
         copy_panel(first, std::min(width, num_out - first), width,
                    conv.weight.data() + first * num_taps * num_in);
     });
-    if (is_split) {
-        const int64_t depth = num_taps * split_width(num_in, split.num_parts);
+    if (split) {
+        const int64_t depth = num_taps * split_width(num_in, split->num_parts);
         conv.split.assign(conv.bias.size() * depth, 0);
         conv.split_scale.assign(conv.bias.size(), 0.0f);
-        split.split_weight(conv);
+        split->split_weight(conv);
         Buffer<float>().swap(conv.weight);  // `= {}` would keep the memory
-    } else if (precision == Precision::full) {
+    } else if (precision == Precision::full || precision == Precision::fine) {
         conv.half = round_weights(conv.weight);
     }
     return conv;
@@ -135,9 +142,9 @@ Conv CodecDecoder::take_conv(TensorList& tensors, int64_t num_in, int64_t num_ou
     return conv;
 }
 
-Conv CodecDecoder::take_linear(TensorList& tensors, int64_t num_in, int64_t num_out,
-                               bool has_bias) {
-    return take_conv(tensors, num_in, num_out, 1, 1, has_bias);
+Conv CodecDecoder::take_linear(TensorList& tensors, int64_t num_in, int64_t num_out, bool has_bias,
+                               Precision precision) {
+    return take_conv(tensors, num_in, num_out, 1, 1, has_bias, precision);
 }
 
 // Tap 0 is the row before, whose outputs overlap; the last tap is the row itself.
@@ -224,15 +231,15 @@ void CodecDecoder::take_upsampling(TensorList& tensors, const std::vector<int64_
     const int64_t width = shape_.latent_dim, num_taps = 7;
     for (const int64_t ratio : ratios) {
         Upsample& layer = upsampling_.emplace_back();
-        layer.widen = take_transposed(tensors, width, width, ratio, 1);
+        layer.widen = take_transposed(tensors, width, width, ratio, 1, Precision::fine);
         const float* taps = tensors.take(width * num_taps);  // [channels, tap]
         for (int64_t tap = 0; tap < num_taps; ++tap)
             for (int64_t i = 0; i < width; ++i) layer.taps.push_back(taps[i * num_taps + tap]);
         layer.bias = take_padded(tensors, width);
         layer.norm_weight = take_padded(tensors, width);
         layer.norm_bias = take_padded(tensors, width);
-        layer.expand = take_linear(tensors, width, 4 * width, true);
-        layer.contract = take_linear(tensors, 4 * width, width, true);
+        layer.expand = take_linear(tensors, width, 4 * width, true, Precision::fine);
+        layer.contract = take_linear(tensors, 4 * width, width, true, Precision::fine);
         layer.gamma = take_padded(tensors, width);
         layer.tail = reserve(num_taps - 1, width);
         up_ratio_ *= ratio;
@@ -242,7 +249,7 @@ void CodecDecoder::take_upsampling(TensorList& tensors, const std::vector<int64_
 void CodecDecoder::take_stages(TensorList& tensors, const std::vector<int64_t>& rates) {
     int64_t width = shape_.decoder_dim;
     frame_size_ = up_ratio_;
-    first_conv_ = take_conv(tensors, shape_.latent_dim, width, 7, 1, true);
+    first_conv_ = take_conv(tensors, shape_.latent_dim, width, 7, 1, true, Precision::fine);
     first_tail_ = reserve(first_conv_.reach(), shape_.latent_dim);
     for (const int64_t rate : rates) {
         Stage& stage = stages_.emplace_back();
@@ -254,7 +261,7 @@ void CodecDecoder::take_stages(TensorList& tensors, const std::vector<int64_t>& 
         for (const int64_t dilation : {1, 3, 9}) {
             Unit& unit = stage.units.emplace_back();
             unit.first = take_snake(tensors, width, dilation == 1 ? rate : 1);
-            unit.wide = take_conv(tensors, width, width, 7, dilation, true, Precision::stage);
+            unit.wide = take_conv(tensors, width, width, 7, dilation, true, Precision::coarse);
             unit.second = take_snake(tensors, width, 1);
             unit.narrow = take_conv(tensors, width, width, 1, 1, true, Precision::stage);
             unit.tail = reserve(unit.wide.reach(), width);
@@ -314,8 +321,9 @@ void CodecDecoder::allocate() {
         stage.active.resize((stage.units.back().tail.num_rows + rows) * width);
     }
     last_input_.resize((last_tail_.num_rows + rows) * last_conv_.num_in);
-    const int64_t panel = std::max(kernels_.max_vectors * kernels_.num_lanes,
-                                   kernels_.split.max_vectors * kernels_.split.num_lanes);
+    const int64_t panel = std::max({kernels_.max_vectors * kernels_.num_lanes,
+                                    kernels_.split.max_vectors * kernels_.split.num_lanes,
+                                    kernels_.coarse.max_vectors * kernels_.coarse.num_lanes});
     sums_.assign(pool_.size(), Buffer<float>(MAX_CONV_ROWS * panel));
     scores_.assign(pool_.size(), Buffer<float>(shape.window));
 }

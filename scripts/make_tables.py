@@ -348,6 +348,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "cpu": partial(cpu, cpu_tables.contended, "cpu-mini"),
     "cpu-arm": partial(cpu, cpu_tables.contended, "cpu-mini-arm"),
     "cpu-cpp": partial(cpu, cpu_tables.parts, "cpu-mini-cpp"),
+    "cpu-cpp-arm": partial(cpu, cpu_tables.parts, "cpu-mini-cpp-arm"),
     "codec-cpu": partial(cpu, cpu_tables.codec, "codec-cpu"),
     "cpu-models": partial(cpu, cpu_tables.models, "cpu-models-0.6B", "cpu-models-1.7B"),
     "cpu-streams": partial(cpu, cpu_tables.streams, "cpu-streams-0.6B"),

@@ -10,7 +10,7 @@ const SENTENCE_END = /[.!?…]+["'”’“‘)\]}»]*(?=\s)/gu;
 const CLAUSE_ENDS = [/[;:]["'”’)\]]?(?=\s)|—|\s[–-](?=\s)/gu, /,["'”’)\]]?(?=\s)/gu, /\s/gu];
 const CLOSERS = /["'”’»)\]}]+$/u;
 const STOPS = /([.!?…]+)(["'”’)\]}»]*)(\s*)(?=["'“‘([{«]*(.?))/gsu;
-const REPEATED = /(?<=^|\s)([\p{L}\p{N}_][\p{L}\p{N}_'’]*)(?: +\1){2,}(?=[^\p{L}\p{N}_\s]*(?:\s|$))/giu;
+const REPEATED = /(?<=^|\s)([\p{L}\p{N}_][\p{L}\p{N}_'’]*)(?: +\1){3,}(?=[^\p{L}\p{N}_\s]*(?:\s|$))/giu;
 
 export class ScriptWriter {
 	// `words`: words.json; `abbreviations`: abbreviations.json; `reading`: of the manifest.

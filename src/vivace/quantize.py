@@ -63,7 +63,7 @@ def quantize_checkpoint(
                 with (unfinished / WEIGHTS).open("wb") as file:
                     write_tensors(file, likes, tensors, on_progress)
     except OSError as error:
-        raise CheckpointError(f"{folder} cannot be written: {error}") from error
+        raise CheckpointError(f"{folder} cannot be written: {error.strerror or error}") from error
 
 
 def write_tensors(

@@ -183,6 +183,7 @@ def test_resume_with_other_data_or_options_is_refused(request_: FinetuneRequest)
     request = replace(request_, samples=0, training=replace(OPTIONS, epochs=1))
     with pytest.raises(TrainingDataError, match="nothing to resume"):
         run(replace(request, resume=True))
+    assert not request.folder.exists()  # no recording was prepared
     run(request)
     again = replace(request, resume=True)
     with pytest.raises(TrainingDataError, match="other data, options"):

@@ -235,3 +235,11 @@ def test_linked_folder_of_a_speaker_is_read_and_a_link_to_the_data_is_not(tmp_pa
     (data / "everyone").symlink_to(data)
     rows = entries(read_rows(data, Defaults(None, "english", by_folder=True)))
     assert [row.transcript.speaker for row in rows] == ["ann", "bob"]
+
+
+@pytest.mark.parametrize("name", ["a.wav", "a.MP3", "missing.flac"])
+def test_audio_file_as_data_is_rejected_with_a_hint(tmp_path: Path, name: str) -> None:
+    (tmp_path / "a.wav").write_bytes(wav_bytes(tone(1)))
+    (tmp_path / "a.MP3").write_bytes(b"not UTF-8: \xff")
+    with pytest.raises(TrainingDataError, match=r"give a folder of recordings, or a \.jsonl"):
+        read_rows(tmp_path / name, ME)

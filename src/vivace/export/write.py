@@ -53,7 +53,7 @@ def export_onnx(checkpoint: Checkpoint, folder: Path, weights: StoredWeights = "
             )
             _write_manifest(unfinished, facts, manifest.file_facts)
     except OSError as error:
-        raise CheckpointError(f"{folder} cannot be written: {error}") from error
+        raise CheckpointError(f"{folder} cannot be written: {error.strerror or error}") from error
     except ValueError as error:
         if isinstance(error, RequestError):
             raise

@@ -27,7 +27,7 @@ from vivace.finetune.plan import TrainingPlan, judged_examples, learning_rate
 from vivace.finetune.report import write_report
 from vivace.finetune.setup import FinetuneRequest, Prepared, prepare
 from vivace.finetune.speech_judge import SpeechFigures, SpeechJudge
-from vivace.finetune.state import Judgement, RunState, load_state
+from vivace.finetune.state import Judgement, RunState, check_saved, load_state
 from vivace.finetune.trainer import Trainer
 from vivace.hub import model_id
 
@@ -228,6 +228,8 @@ class Run:
 
 def finetune(request: FinetuneRequest, reporter: Reporter) -> FinetuneResult:
     """Fine-tune a checkpoint. Raises TTSError; an interrupt saves the state first."""
+    if request.resume:
+        check_saved(request.folder / STATE)  # before the data is prepared, which may take hours
     with use_threads(request.threads or torch.get_num_threads()):
         prepared = prepare(request, reporter.progress)
         for note in prepared.notes:

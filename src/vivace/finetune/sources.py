@@ -62,6 +62,11 @@ def read_rows(data: Path, defaults: Defaults) -> list[Row]:
     """All rows of a folder or file, in a fixed order."""
     if data.is_dir():
         rows = list(_read_folder(data, data, defaults))
+    elif data.suffix.lower() in AUDIO_SUFFIXES:
+        raise TrainingDataError(
+            f"{data}: one recording is not enough; give a folder of recordings, or a .jsonl or "
+            ".csv file that lists them"
+        )
     elif data.is_file():
         rows = list(_read_table(data, data.parent, defaults))
     else:

@@ -56,14 +56,19 @@ class RunState:
         write_file(path, pack_tensors(tensors, {"format": FORMAT, "state": text}))
 
 
+def check_saved(path: Path) -> None:
+    """Raise TrainingDataError if there is no saved state."""
+    if not path.is_file():
+        raise TrainingDataError(f"{path}: nothing to resume; start without --resume")
+
+
 def load_state(path: Path, settings: str) -> tuple[RunState, dict[str, Tensor]]:
     """The saved state of a run with the same settings. Raises TrainingDataError."""
+    check_saved(path)
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in list(file.keys())}
-    except FileNotFoundError:
-        raise TrainingDataError(f"{path}: nothing to resume; start without --resume") from None
     except (SafetensorError, OSError) as error:
         raise TrainingDataError(f"{path} is damaged: {error}") from error
     state = _parse(path, metadata)

@@ -1,7 +1,7 @@
 """Adds commas where a voice loses words: between very short sentences and between repeated words.
 
     "I. Am. Here. Now."  ->  "I, Am, Here, Now."
-    "Yes yes yes."       ->  "Yes, yes, yes."
+    "Yes yes yes yes."   ->  "Yes, yes, yes, yes."
 
 The embedded voice often skips, repeats or misreads a sentence of one word. Both stages run after
 normalization. Their results do not depend on the pieces.
@@ -26,7 +26,7 @@ _NUM_BEFORE = 8  # characters before a stop that show these
 _TOKEN = re.compile(r"\S+\s*")
 _GAP = re.compile(r" +\Z")
 _WORD = re.compile(r"(\w[\w'’]*)([^\w\s]*)")
-_MIN_REPEATED = 3  # equal words in a row
+_MIN_REPEATED = 4  # equal words in a row; commas do not help three
 
 
 class ShortSentences:
@@ -109,7 +109,7 @@ class ShortSentences:
 
 
 class RepeatedWords:
-    """Adds commas between three or more equal words in a row."""
+    """Adds commas between four or more equal words in a row."""
 
     def __init__(self) -> None:
         self._text = ""  # a word that may be incomplete

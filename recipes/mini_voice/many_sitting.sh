@@ -173,7 +173,7 @@ train_talker_part() {
   [ -f "$work/all/utterances.npz" ] && codes=$work/all && cp "$work/codec/leads.npy" "$work/all/"
   rm -f "$work"/talker/{stop,done}
   say "talker, codes in $codes"
-  (while sleep 60; do cp "$work"/talker/talker_?.safetensors "$out/" 2> /dev/null; done) & # should the call be cut off
+  (while sleep 60; do cp "$work"/talker/talker_?.safetensors "$out/"; done) > /dev/null 2>&1 & # should the call be cut off
   local copying=$!
   stage train_talker "$(left 0)" --set "train_talker.codes=\"$codes\"" --set "train_talker.lr=${LR:-1e-3}" \
     --resume "$from" --out "$work/talker" --until "$(left $margin)" 2>&1 | tee "$work/talker.log" | grep -v "MiB$" | tail -n 8

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import importlib
 import itertools
 import logging
@@ -11,7 +12,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.support import shared_weights as shared
 from tests.support import warm
+from tests.support.certificates import share_certificates
 from tests.support.network import extend_client_timeouts
 from tests.support.processes import find_children, kill_children, restore_interrupts
 from tests.support.project import ROOT, load_script
@@ -42,32 +44,35 @@ LEFT_OUT = ("ci", "slow")  # marks of tests that run only if `-m` names them
 # The files that take longest, longest first: a worker that starts one of them last ends last.
 LONGEST_FIRST = (
     "benchmarks/test_commands.py",
-    "backends/test_official_parity.py",
     "browser/test_page.py",
-    "backends/test_cuda_graph.py",
+    "backends/test_official_parity.py",
     "serve/processes/test_workers.py",
-    "conformance/test_verify.py",
     "finetune/test_run.py",
+    "backends/test_cuda_graph.py",
+    "backends/test_mixed_adapters.py",
+    "conformance/test_verify.py",
     "export/test_graphs.py",
+    "backends/test_emulated_cuda.py",
     "text/test_live_tokenizer.py",
     "backends/test_backends.py",
     "cli/test_streams.py",
+    "test_adapter_set.py",
     "audio/test_sandbox.py",
     "serve/page/test_first_visit.py",
+    "browser/test_gpu.py",
     "finetune/test_training.py",
     "test_platforms.py",
     "serve/test_admission.py",
     "serve/test_model_registry.py",
     "backends/test_megakernel.py",
     "text/test_split.py",
-    "test_package.py",
-    "recipes/test_many.py",
 )
 # Tiny models gain nothing from more threads and slow down on a busy machine.
 torch.set_num_threads(1)
 build.TIMEOUT_S = 300.0  # a busy machine compiles slowly
 os.environ["OMP_NUM_THREADS"] = "1"  # for processes that tests start
 extend_client_timeouts()
+share_certificates()
 os.environ["HF_HUB_OFFLINE"] = "1"  # tests use no network; set before huggingface_hub is imported
 # A test must not fail because the machine is busy or because an example is new.
 # `pytest --hypothesis-profile search` searches for new examples.
@@ -80,6 +85,7 @@ settings.register_profile(
 )
 settings.register_profile("search", max_examples=200, deadline=None)
 settings.load_profile("repeatable")
+FREEZE, UNFREEZE = gc.freeze, gc.unfreeze
 HOMES = itertools.count()  # the number of each test's home folder
 
 
@@ -89,14 +95,28 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection(session: pytest.Session) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Collect garbage neither meanwhile nor later among what exists then.
+
+    A garbage collection takes 0.4 s with all modules and tests. There would be 25 meanwhile, and
+    one for each server that ends.
+    """
+    gc.disable()
+    try:
+        import_test_modules(session.config)
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def import_test_modules(config: pytest.Config) -> None:
     """Import the test modules in another order than the other workers do.
 
     pytest rewrites the assertions of a module that it has no bytecode for, which takes as long as
     the imports. Each worker then rewrites a part of the modules and reads the rest from disk.
     """
-    config = session.config
     worker = getattr(config, "workerinput", None)
     if worker is None or config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
         return
@@ -152,6 +172,25 @@ def shared_weights() -> Iterator[None]:
     """Load the weights of a checkpoint once per process."""
     with shared.weights_shared():
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def frozen_modules() -> Iterator[None]:
+    """Keep all modules out of garbage collections, also when a test unloads a model."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gc, "freeze", lambda: None)
+        patch.setattr(gc, "unfreeze", lambda: None)
+        yield
+
+
+@pytest.fixture
+def real_freeze(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """`gc.freeze` and `gc.unfreeze` as outside of tests."""
+    monkeypatch.setattr(gc, "freeze", FREEZE)
+    monkeypatch.setattr(gc, "unfreeze", UNFREEZE)
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -114,7 +114,7 @@ def test_idle_model_is_unloaded_and_loaded_again(tmp_path: Path) -> None:
 
 
 def test_garbage_collection_skips_loaded_modules(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, real_freeze: None
 ) -> None:
     """A collection of all modules would take 0.1 s, during which nothing is served."""
     frozen = []
@@ -139,7 +139,7 @@ def test_garbage_collection_skips_loaded_modules(
     assert frozen[0] > num_objects / 2
 
 
-def test_unloaded_model_is_freed_from_the_frozen_heap(tmp_path: Path) -> None:
+def test_unloaded_model_is_freed_from_the_frozen_heap(tmp_path: Path, real_freeze: None) -> None:
     loaded: list[weakref.ref[TTS]] = []
 
     def load(spec: ModelSpec) -> TTS:

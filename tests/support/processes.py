@@ -15,9 +15,10 @@ from vivace.audio.sandbox import START
 def find_children(parent: int | str = "self") -> set[int]:
     """Children of a process that it has not waited for; empty without /proc."""
     children: set[int] = set()
-    for tasks in Path(f"/proc/{parent}/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # a thread that has just ended
-            children.update(map(int, tasks.read_text().split()))
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{parent}/task"):  # faster than Path.glob, twice per test
+            with contextlib.suppress(OSError), open(f"/proc/{parent}/task/{task}/children") as file:
+                children.update(map(int, file.read().split()))
     return children
 
 

@@ -485,12 +485,12 @@ def test_samples_equal_reference_for_any_chunks(tiny: Callable[[str], Tiny]) -> 
 @pytest.mark.ci
 def test_ragged_batch_render_equals_single_slots(part: Tiny) -> None:
     backend, prompt = graph_backend(part), make_prompt(part, "Ragged.")
-    limits = (3, 11, 20, 1)
+    limits = (3, 11, NUM_FRAMES, 1)
     slots = [
         backend.admit(prompt, params(seed, min_frames=0, max_frames=limit))
         for seed, limit in enumerate(limits)
     ]
-    samples = backend.render(slots, backend.step(slots, 20))
+    samples = backend.render(slots, backend.step(slots, NUM_FRAMES))
     for seed, (limit, found) in enumerate(zip(limits, samples, strict=True)):
         alone = speak_and_render(part.backend(), prompt, params(seed), [limit])
         assert np.allclose(found, alone, rtol=0, atol=5e-5)

@@ -271,7 +271,7 @@ def test_residual_unit_equals_pytorch(
 @pytest.mark.parametrize(
     ("removed", "size", "expected"),
     [
-        ("wait(window_full, parity);", 192, "wrong"),
+        pytest.param("wait(window_full, parity);", 192, "wrong", marks=pytest.mark.slow),
         (", arrive(window_empty)", 192, "deadlock"),
         ("wait_copies<0>();", 96, "wrong"),
     ],

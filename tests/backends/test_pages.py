@@ -173,11 +173,12 @@ def test_codes_do_not_depend_on_page_numbers(
 ) -> None:
     """Other slots leave pages in random order; the slot's keys fill three pages."""
     backend, prompt, short = backend_of(24), prompt_of(part, 120), make_prompt(part, "Hay.")
-    expected = speak(part.backend(), prompt, params(3))
+    sampling = params(3, max_frames=24)
+    expected = speak(part.backend(), prompt, sampling)
     others = [backend.admit(short, params(n)) for n in range(6)]
     for other in (others[1], others[4], others[2]):
         backend.release(other)
-    slot = backend.admit(prompt, params(3))
+    slot = backend.admit(prompt, sampling)
     pages = backend._table.pages[backend._slots[slot].row, :3].tolist()
     assert pages not in (sorted(pages), sorted(pages, reverse=True))
     frames = [backend.step(slots, 8) for slots in ([slot], [slot, others[0]], [slot])]
@@ -225,7 +226,7 @@ def test_slot_reserves_later_pages_on_demand_or_pauses(
 ) -> None:
     """Three pages, two slots that hold one page and need two."""
     backend, prompt, eager = backend_of(3), prompt_of(part, PAGE - 18), part.backend()
-    requests = [(prompt, params(seed, min_frames=24)) for seed in (1, 2)]
+    requests = [(prompt, params(seed, min_frames=24, max_frames=24)) for seed in (1, 2)]
     slots = [backend.admit(*request) for request in requests]
     assert backend._pool.num_free == 1
     first, second = backend.step(slots[:1], 24), backend.step(slots[1:], 20)
@@ -254,7 +255,7 @@ def test_live_text_reserves_pages_on_arrival(
     assert backend._pool.num_free == 12 - 3
     second = backend.step([slot], 20)
     assert (first.status, second.status) == (("waiting",), ("running",))
-    whole = speak(part.backend(), make_prompt(part, TEXT), params(9, min_frames=24))
+    whole = speak(part.backend(), make_prompt(part, TEXT), params(9, min_frames=24, max_frames=24))
     codes = np.concatenate([first.of(0), second.of(0)])
     assert np.array_equal(codes, whole[: len(codes)])
 

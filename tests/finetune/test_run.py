@@ -28,7 +28,7 @@ from vivace.errors import (
     TrainingDataError,
     UnknownLanguageError,
 )
-from vivace.finetune import output
+from vivace.finetune import output, speech_judge
 from vivace.finetune.options import DataOptions, TrainOptions
 from vivace.finetune.run import FinetuneResult, finetune
 from vivace.finetune.setup import FinetuneRequest
@@ -61,6 +61,12 @@ class Quiet:
         self.notes.append(text)
         if self._stop_at_note is not None and self._stop_at_note in text:
             signal.raise_signal(signal.SIGINT)
+
+
+@pytest.fixture(autouse=True)
+def short_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples as long as the recording: the tiny model does not end them earlier."""
+    monkeypatch.setattr(speech_judge, "RUNAWAY_FACTOR", 1)
 
 
 @pytest.fixture

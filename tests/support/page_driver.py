@@ -20,6 +20,7 @@ CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
 LIMIT_S = 180.0  # on a busy machine
+POLL_MS = 100  # each poll wakes three processes
 FLAGS = [
     "--no-sandbox",
     "--use-fake-ui-for-media-stream",
@@ -125,7 +126,7 @@ class Driver:
         limit = time.monotonic() + LIMIT_S
         while not is_so():
             assert time.monotonic() < limit, f"{what}; {self.status=} {self.error=} {self.faults=}"
-            self.tab.wait_for_timeout(30)
+            self.tab.wait_for_timeout(POLL_MS)
 
     def check(self) -> None:
         """Expect no console error and no CSP violation."""

@@ -19,7 +19,7 @@ from vivace.backends.eager import EagerBackend
 from vivace.prompt import Prompt, build_prompt
 from vivace.speech import SamplingParams
 
-NUM_FRAMES = 24
+NUM_FRAMES = 16
 
 
 def make_prompt(part: Tiny, text: str, *, is_complete: bool = True) -> Prompt:

@@ -307,7 +307,7 @@ def test_backend_is_rebuilt_after_faults_in_a_row() -> None:
         wait_until_empty(tts.engine, fresh)
 
 
-def test_rebuilt_backend_is_not_kept_in_the_frozen_heap() -> None:
+def test_rebuilt_backend_is_not_kept_in_the_frozen_heap(real_freeze: None) -> None:
     broken = SpeakingBackend(broken=RuntimeError("a kernel failed"))
     with broken.load() as tts:
         tts.engine._worker.rebuild = SpeakingBackend

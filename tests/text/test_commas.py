@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from tests.support.text_stages import cut, plan_utterances, written_words
 from vivace.text.commas import RepeatedWords, ShortSentences
 from vivace.text.options import ScriptOptions
-from vivace.text.pipeline import Stage
+from vivace.text.pipeline import Stage, TextPipeline
 
 OPTIONS = ScriptOptions(normalize=True, min_chars=8, packing="whole", plain_breaks=True)
 
@@ -95,3 +97,9 @@ def test_checkpoints_without_a_minimum_get_the_sentences_as_they_are() -> None:
     assert plan_utterances("Go. Stop. No no no no.", ScriptOptions(normalize=True)) == [
         "Go. Stop. No no no no."
     ]
+
+
+def test_live_sentence_is_spoken_before_the_next_one_is_complete() -> None:
+    pipeline = TextPipeline(replace(OPTIONS, packing="sentences"))
+    events = [event for event in pipeline.feed("One. Two. Three. ") if isinstance(event, str)]
+    assert events[0] == "One."

@@ -178,7 +178,8 @@ def _open_stages(options: ScriptOptions, words: WrittenWords | None) -> Iterator
         yield open_normalizer(options.language)
     if options.letter_names:
         yield LetterNames(options.letter_names)
-    if options.min_chars and options.normalize:  # otherwise a full stop may be an abbreviation's
+    # Without normalization a full stop may be an abbreviation's. A live sentence does not wait.
+    if options.min_chars and options.normalize and options.packing == "whole":
         yield RepeatedWords()
         yield ShortSentences(options.min_chars)
 

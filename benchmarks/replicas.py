@@ -88,10 +88,10 @@ class Drill:
         began = time.monotonic()
         clients = [asyncio.create_task(self.speak(n)) for n in range(self.arguments.clients)]
         clients.append(asyncio.create_task(self.probe()))
-        trouble = asyncio.create_task(self.trouble())
+        faults = asyncio.create_task(self.cause_faults())
         await asyncio.sleep(self.arguments.seconds)
         self.is_over = True
-        await trouble
+        await faults
         await asyncio.gather(*clients)
         seconds = time.monotonic() - began
         num_after = await self.settled(num_before)
@@ -188,7 +188,7 @@ class Drill:
 
     # -- faults ------------------------------------------------------------------------------
 
-    async def trouble(self) -> None:
+    async def cause_faults(self) -> None:
         began, arguments = time.monotonic(), self.arguments
         if arguments.restart:
             await asyncio.sleep(arguments.seconds / 3)

@@ -85,19 +85,19 @@ def test_pausing_writer_has_its_sentence_spoken() -> None:
     backend = SpeakingBackend()
 
     async def run(tts: TTS) -> int:
-        is_heard = asyncio.Event()
+        has_audio = asyncio.Event()
 
         async def text() -> AsyncIterator[str]:
             yield "One moment, "
             yield "please."
-            await is_heard.wait()
+            await has_audio.wait()
             yield " Here it is."
 
-        heard = 0
+        num_frames = 0
         async for chunk in tts.astream(text(), live="sentence", seed=1, guard=False):
-            is_heard.set()
-            heard += len(chunk.codes)
-        return heard
+            has_audio.set()
+            num_frames += len(chunk.codes)
+        return num_frames
 
     with backend.load() as tts:
         assert asyncio.run(asyncio.wait_for(run(tts), SOON_S)) == 24  # two sentences
@@ -131,17 +131,17 @@ def test_text_can_close_its_own_stream() -> None:
     backend = SpeakingBackend(num_frames=200)
 
     async def run(tts: TTS) -> str | None:
-        is_heard = asyncio.Event()
+        has_audio = asyncio.Event()
 
         async def text() -> AsyncIterator[str]:
             yield "One moment, please."
-            await is_heard.wait()
+            await has_audio.wait()
             await stream.aclose()
             yield "never"
 
         stream = tts.astream(text(), live="sentence", seed=1, guard=False)
         async for _ in stream:
-            is_heard.set()
+            has_audio.set()
         return stream.finish_reason
 
     with backend.load() as tts:

@@ -43,7 +43,7 @@ def test_nonfinite_samples_fail_only_their_request(
     options: dict[str, Any] = {"min_frames": 12, "max_frames": 12, "chunk_frames": 3}
     expected = np.concatenate([chunk.samples for chunk in tts.stream(TEXT, seed=1, **options)])
     good = tts.stream(TEXT, seed=1, **options)
-    heard = [next(good).samples]
+    received = [next(good).samples]
     bad = tts.stream(TEXT, seed=2, **options)
     next(bad)
     last = max(tts.engine.backend._slots)  # type: ignore[attr-defined]
@@ -56,8 +56,8 @@ def test_nonfinite_samples_fail_only_their_request(
     change_sound(tts, monkeypatch, spoil)
     with pytest.raises(NumericError, match="samples stopped being finite at frame 3"):
         next(bad)
-    heard += [chunk.samples for chunk in good]
-    assert np.array_equal(np.concatenate(heard), expected)
+    received += [chunk.samples for chunk in good]
+    assert np.array_equal(np.concatenate(received), expected)
     assert tts.engine.num_running == 0
 
 

@@ -248,14 +248,14 @@ def test_comfyui_node_returns_audio(monkeypatch: pytest.MonkeyPatch, tiny_folder
 
     given = 0.1 * torch.sin(torch.arange(48_000) / 20)
     reference = {"waveform": given.expand(1, 2, -1), "sample_rate": 24_000}
-    heard: list[Any] = []
+    played: list[Any] = []
     clone = TTS.clone
 
     def recorded(tts: TTS, audio: Any) -> Voice:
-        heard.append(audio)
+        played.append(audio)
         return clone(tts, audio)
 
     monkeypatch.setattr(TTS, "clone", recorded)
     (audio,) = speak("Hello.", str(tiny_folder / "base"), reference=reference)
-    assert np.allclose(heard[0][0], given.numpy(), atol=1e-6)
+    assert np.allclose(played[0][0], given.numpy(), atol=1e-6)
     assert audio["waveform"].shape[2] <= 5 * 1_920

@@ -116,8 +116,8 @@ def test_thousand_joins_leaves_and_cancels_leak_no_slot_or_memory(tts: TTS) -> N
             stream = tts.stream(TEXTS[seed % 4], seed=seed, chunk_frames=size, **length(12))
             codes = [chunk.codes for chunk in itertools.islice(stream, count)]
             stream.close()
-            heard = np.concatenate(codes) if codes else np.empty((0, 16))
-            if not np.array_equal(heard, alone[seed][: len(heard)]):
+            received = np.concatenate(codes) if codes else np.empty((0, 16))
+            if not np.array_equal(received, alone[seed][: len(received)]):
                 wrong.append(seed)
 
     def live_together(num_calls: int) -> int:

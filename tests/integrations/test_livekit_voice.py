@@ -185,7 +185,7 @@ class Loudspeaker(AudioOutput):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__(label="test", capabilities=AudioOutputCapabilities(pause=False))
-        self.heard = self.segment = 0.0
+        self.played_s = self.segment = 0.0
         self.news = asyncio.Event()
 
     async def capture_frame(self, frame: rtc.AudioFrame) -> None:
@@ -193,7 +193,7 @@ class Loudspeaker(AudioOutput):  # type: ignore[misc]
         if not self.segment:
             self.on_playback_started(created_at=0.0)
         self.segment += frame.duration
-        self.heard += frame.duration
+        self.played_s += frame.duration
         self.news.set()
 
     def flush(self) -> None:
@@ -230,11 +230,11 @@ def test_agent_speaks_tokens_and_is_interrupted(at_hand: VoiceAtHand) -> None:
     async def test() -> None:
         async with TTS(at_hand.voice) as voice, session(voice) as (agent, loudspeaker):
             await asyncio.wait_for(agent.say(tokens()), LIMIT_S)
-            assert loudspeaker.heard == pytest.approx(2.0, abs=0.02)
+            assert loudspeaker.played_s == pytest.approx(2.0, abs=0.02)
             await at_hand.wait_free()
 
             at_hand.speak_at_length(0.001)
-            loudspeaker.heard = 0.0
+            loudspeaker.played_s = 0.0
             loudspeaker.news.clear()
             handle = agent.say(tokens())
             await asyncio.wait_for(loudspeaker.news.wait(), LIMIT_S)
@@ -242,12 +242,12 @@ def test_agent_speaks_tokens_and_is_interrupted(at_hand: VoiceAtHand) -> None:
             await asyncio.wait_for(handle, LIMIT_S)
             assert handle.interrupted
             await at_hand.wait_free()
-            assert loudspeaker.heard < 5_000 * 0.08
+            assert loudspeaker.played_s < 5_000 * 0.08
 
             at_hand.speak_briefly()
-            loudspeaker.heard = 0.0
+            loudspeaker.played_s = 0.0
             await asyncio.wait_for(agent.say(TEXT), LIMIT_S)
-            assert loudspeaker.heard == pytest.approx(2.0, abs=0.02)
+            assert loudspeaker.played_s == pytest.approx(2.0, abs=0.02)
 
     run(test)
 

@@ -157,8 +157,8 @@ def test_reply_is_spoken_while_it_is_written(at_hand: VoiceAtHand) -> None:
             await talk.send(LLMFullResponseStartFrame(), *map(LLMTextFrame, WORDS[:-1]))
             await talk.until(TTSAudioRawFrame)  # the reply is not complete yet
             await talk.send(LLMTextFrame(WORDS[-1]), LLMFullResponseEndFrame())
-            heard = await talk.until(LLMFullResponseEndFrame)
-            kinds = [type(frame) for frame in heard]
+            frames = await talk.until(LLMFullResponseEndFrame)
+            kinds = [type(frame) for frame in frames]
             assert kinds.index(TTSStartedFrame) < kinds.index(TTSAudioRawFrame)
             assert kinds.index(TTSStoppedFrame) > max(
                 at for at, kind in enumerate(kinds) if kind is TTSAudioRawFrame
@@ -166,7 +166,7 @@ def test_reply_is_spoken_while_it_is_written(at_hand: VoiceAtHand) -> None:
             assert {frame.sample_rate for frame in talk.audio()} == {24_000}
             assert len({frame.context_id for frame in talk.audio()}) == 1
             assert talk.seconds == pytest.approx(2.0, abs=0.01)
-            texts = [frame.text for frame in heard if isinstance(frame, TTSTextFrame)]
+            texts = [frame.text for frame in frames if isinstance(frame, TTSTextFrame)]
             assert " ".join(text.strip() for text in texts).split() == TEXT.split()
             assert not any(isinstance(frame, ErrorFrame) for frame in talk.before.frames)
             await at_hand.wait_free()
@@ -182,9 +182,9 @@ def test_interruption_stops_the_audio_and_frees_the_slot(at_hand: VoiceAtHand) -
             await talk.send(LLMFullResponseStartFrame(), *map(LLMTextFrame, WORDS))
             await talk.until(TTSAudioRawFrame, 3)
             await talk.send(InterruptionFrame())
-            heard = await talk.until(InterruptionFrame)
+            frames = await talk.until(InterruptionFrame)
             await at_hand.wait_free()
-            stopped_at = next(i for i, f in enumerate(heard) if isinstance(f, InterruptionFrame))
+            stopped_at = next(i for i, f in enumerate(frames) if isinstance(f, InterruptionFrame))
             at_hand.speak_briefly()
             await talk.say(*WORDS)  # the next turn
             await talk.until(TTSStoppedFrame)
@@ -276,8 +276,8 @@ def test_rejected_voice_gives_an_error_frame_and_the_next_reply_is_spoken(
         settings = VivaceTTSService.Settings(voice="nobody")
         async with pipeline(VivaceTTSService(at_hand.voice, settings=settings)) as talk:
             await talk.say(*WORDS)
-            heard = await talk.until(ErrorFrame, recorder=talk.before)
-            (error,) = [frame for frame in heard if isinstance(frame, ErrorFrame)][:1]
+            frames = await talk.until(ErrorFrame, recorder=talk.before)
+            (error,) = [frame for frame in frames if isinstance(frame, ErrorFrame)][:1]
             assert "no voice named 'nobody'" in error.error
             await talk.until(TTSStoppedFrame)
             await talk.send(TTSUpdateSettingsFrame(delta=VivaceTTSService.Settings(voice="heart")))
@@ -295,9 +295,9 @@ def test_text_above_the_limit_gives_an_error_frame_after_its_audio(at_hand: Voic
             await talk.send(LLMFullResponseStartFrame(), *map(LLMTextFrame, WORDS))
             await talk.until(TTSAudioRawFrame)
             await talk.send(*(LLMTextFrame("and on ") for _ in range(100)))
-            heard = await talk.until(ErrorFrame, recorder=talk.before)
+            frames = await talk.until(ErrorFrame, recorder=talk.before)
             assert "the limit is 200" in next(
-                frame.error for frame in heard if isinstance(frame, ErrorFrame)
+                frame.error for frame in frames if isinstance(frame, ErrorFrame)
             )
             await talk.until(TTSStoppedFrame)
             await talk.send(LLMFullResponseEndFrame())
@@ -351,8 +351,8 @@ def test_words_arrive_when_they_are_played(way: str, tmp_path: Path) -> None:
             service = VivaceTTSService(voice, word_timestamps=True, options={"seed": 7})
             async with pipeline(service) as talk:
                 await talk.say(*WORDS)
-                heard = await talk.until(TTSStoppedFrame)
-                words = [frame for frame in heard if isinstance(frame, TTSTextFrame)]
+                frames = await talk.until(TTSStoppedFrame)
+                words = [frame for frame in frames if isinstance(frame, TTSTextFrame)]
                 assert " ".join(frame.text.strip() for frame in words).split() == TEXT.split()
                 times = [frame.pts for frame in words]
                 assert times == sorted(times)
@@ -371,10 +371,10 @@ def test_lost_server_gives_an_error_frame(tmp_path: Path) -> None:
                 await talk.until(TTSAudioRawFrame)
                 assert at_hand.server is not None
                 at_hand.server.loop.call_soon_threadsafe(at_hand.server.server.stop)
-                heard = await talk.until(ErrorFrame, recorder=talk.before)
+                frames = await talk.until(ErrorFrame, recorder=talk.before)
                 assert any(
                     "ended before the speech did" in frame.error or "the server" in frame.error
-                    for frame in heard
+                    for frame in frames
                     if isinstance(frame, ErrorFrame)
                 )
                 await talk.until(TTSStoppedFrame)
@@ -385,9 +385,9 @@ def test_lost_server_gives_an_error_frame(tmp_path: Path) -> None:
 def test_missing_server_gives_an_error_frame_with_a_hint() -> None:
     async def test() -> None:
         async with pipeline(VivaceTTSService("http://127.0.0.1:9")) as talk:
-            heard = await talk.until(ErrorFrame, recorder=talk.before)
+            frames = await talk.until(ErrorFrame, recorder=talk.before)
             assert "is `vivace serve` running there?" in next(
-                frame.error for frame in heard if isinstance(frame, ErrorFrame)
+                frame.error for frame in frames if isinstance(frame, ErrorFrame)
             )
 
     run(test)

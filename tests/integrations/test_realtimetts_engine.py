@@ -73,15 +73,15 @@ def test_words_of_a_generator_are_spoken_while_it_runs(
         is_heard.set()
 
     stream.play(on_audio_chunk=on_chunk, output_wavfile=str(tmp_path / "out.wav"))
-    assert len(b"".join(chunks)) == len(PyAudio.heard) == 25 * 1_920 * 2
-    assert np.abs(np.frombuffer(bytes(PyAudio.heard), np.int16)).max() > 10_000
+    assert len(b"".join(chunks)) == len(PyAudio.played) == 25 * 1_920 * 2
+    assert np.abs(np.frombuffer(bytes(PyAudio.played), np.int16)).max() > 10_000
     with wave.open(str(tmp_path / "out.wav")) as file:
         assert (file.getnframes(), file.getframerate()) == (25 * 1_920, 24_000)
     assert stream.text() == TEXT
     assert at_hand.is_free
     stream.feed(TEXT)  # the next turn
     stream.play()
-    assert len(PyAudio.heard) == 2 * 25 * 1_920 * 2
+    assert len(PyAudio.played) == 2 * 25 * 1_920 * 2
 
 
 def test_stop_ends_the_speech_and_frees_the_slot(at_hand: VoiceAtHand) -> None:
@@ -89,15 +89,15 @@ def test_stop_ends_the_speech_and_frees_the_slot(at_hand: VoiceAtHand) -> None:
     stream, _ = open_stream(at_hand)
     stream.feed(iter(WORDS))
     stream.play_async()
-    wait_until(lambda: len(PyAudio.heard) > 0, LIMIT_S)
+    wait_until(lambda: len(PyAudio.played) > 0, LIMIT_S)
     stream.stop()
     wait_until(lambda: at_hand.is_free, LIMIT_S)
-    assert len(PyAudio.heard) < 5_000 * 1_920 * 2
+    assert len(PyAudio.played) < 5_000 * 1_920 * 2
     at_hand.speak_briefly()
-    PyAudio.heard.clear()
+    PyAudio.played.clear()
     stream.feed(TEXT)
     stream.play()
-    assert len(PyAudio.heard) == 25 * 1_920 * 2
+    assert len(PyAudio.played) == 25 * 1_920 * 2
 
 
 def test_whole_sentences_call_the_callbacks_of_realtimetts(at_hand: VoiceAtHand) -> None:
@@ -112,7 +112,7 @@ def test_whole_sentences_call_the_callbacks_of_realtimetts(at_hand: VoiceAtHand)
         fast_sentence_fragment=False,
     )
     assert spoken == ["The first sentence is here.", "And this is the second one."]
-    assert len(PyAudio.heard) == len(spoken) * 25 * 1_920 * 2
+    assert len(PyAudio.played) == len(spoken) * 25 * 1_920 * 2
 
 
 def test_invalid_voices_and_options_are_rejected(at_hand: VoiceAtHand) -> None:
@@ -148,11 +148,11 @@ def test_word_timings_arrive_with_the_audio() -> None:
         stream.play()
     assert [timing.word for timing in timings] == TEXT.split()[: len(timings)]
     assert len(timings) >= 4  # the player reports one per block
-    assert timings[-1].end_time <= len(PyAudio.heard) / 48_000 + 0.1
+    assert timings[-1].end_time <= len(PyAudio.played) / 48_000 + 0.1
 
 
 def has_played_more(num_bytes: int) -> bool:
-    return len(PyAudio.heard) > num_bytes
+    return len(PyAudio.played) > num_bytes
 
 
 def test_interruptions_at_random_times_free_all_slots(
@@ -167,14 +167,14 @@ def test_interruptions_at_random_times_free_all_slots(
         stream.feed(iter(words))
         stream.play_async()
         if chance.random() < 0.3:
-            before = len(PyAudio.heard)
+            before = len(PyAudio.played)
             wait_until(partial(has_played_more, before), LIMIT_S)
         else:
             time.sleep(chance.random() / 50)
         stream.stop()
     wait_until(lambda: at_hand.is_free, LIMIT_S)
     at_hand.speak_briefly()
-    PyAudio.heard.clear()
+    PyAudio.played.clear()
     stream.feed(TEXT)
     stream.play()
-    assert len(PyAudio.heard) == 25 * 1_920 * 2
+    assert len(PyAudio.played) == 25 * 1_920 * 2

@@ -42,17 +42,17 @@ async def words() -> AsyncIterator[str]:
         yield f"{word} "
 
 
-async def hear(
-    source: ServerSource, text: AsyncIterator[str] | str, heard: bytearray, rate: int = 24_000
+async def receive(
+    source: ServerSource, text: AsyncIterator[str] | str, pcm: bytearray, rate: int = 24_000
 ) -> None:
     async for sound in source.speak(text, rate):
-        heard.extend(sound.pcm)
+        pcm.extend(sound.pcm)
 
 
 async def read(source: ServerSource, text: AsyncIterator[str] | str, rate: int = 24_000) -> bytes:
-    heard = bytearray()
-    await hear(source, text, heard, rate)
-    return bytes(heard)
+    pcm = bytearray()
+    await receive(source, text, pcm, rate)
+    return bytes(pcm)
 
 
 def test_connection_is_reused_for_the_next_text(at_hand: VoiceAtHand) -> None:
@@ -103,9 +103,9 @@ def test_closed_source_ends_its_speech(at_hand: VoiceAtHand) -> None:
     at_hand.speak_at_length(0.001)
 
     async def test() -> None:
-        source, heard = ServerSource(str(at_hand.voice)), bytearray()
-        reading = asyncio.ensure_future(hear(source, words(), heard))
-        while not heard:
+        source, pcm = ServerSource(str(at_hand.voice)), bytearray()
+        reading = asyncio.ensure_future(receive(source, words(), pcm))
+        while not pcm:
             await asyncio.sleep(0.002)
         await source.aclose()
         with pytest.raises(ServerError, match="ended before the speech did"):
@@ -132,10 +132,10 @@ def test_error_of_the_text_iterator_is_raised_after_its_audio(at_hand: VoiceAtHa
         raise LookupError("the language model left")
 
     async def test() -> None:
-        source, heard = ServerSource(str(at_hand.voice)), bytearray()
+        source, pcm = ServerSource(str(at_hand.voice)), bytearray()
         with pytest.raises(LookupError, match="the language model left"):
-            await hear(source, broken(), heard)
-        assert len(heard) == 25 * 1_920 * 2
+            await receive(source, broken(), pcm)
+        assert len(pcm) == 25 * 1_920 * 2
         assert len(source._idle) == 1
         await source.aclose()
 
@@ -164,10 +164,10 @@ def test_failed_speech_raises_server_error(at_hand: VoiceAtHand) -> None:
     at_hand.backend.default = Plan(100, fails_at=50)
 
     async def test() -> None:
-        source, heard = ServerSource(str(at_hand.voice)), bytearray()
+        source, pcm = ServerSource(str(at_hand.voice)), bytearray()
         with pytest.raises(ServerError):
-            await hear(source, TEXT, heard)
-        assert heard
+            await receive(source, TEXT, pcm)
+        assert pcm
         await source.aclose()
 
     run(test)

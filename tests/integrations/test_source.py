@@ -31,9 +31,9 @@ def test_local_source_yields_all_resampled_samples_and_no_empty_sound(
         whole = at_hand.voice.speak("Hello there.", seed=7, trim=False).samples
     resampler = StreamResampler(24_000, rate)
     expected = np.concatenate([resampler.process(whole), resampler.finish()])
-    heard = np.frombuffer(b"".join(sound.pcm for sound in sounds), "<i2")
+    received = np.frombuffer(b"".join(sound.pcm for sound in sounds), "<i2")
     wanted = np.frombuffer(pcm_bytes(expected), "<i2")
-    assert len(heard) == len(wanted) == -(-len(whole) * rate // 24_000)
-    assert np.abs(heard.astype(int) - wanted).max() <= 1  # rounding
+    assert len(received) == len(wanted) == -(-len(whole) * rate // 24_000)
+    assert np.abs(received.astype(int) - wanted).max() <= 1  # rounding
     assert all(sound.pcm for sound in sounds)
     assert {sound.sample_rate for sound in sounds} == {rate}

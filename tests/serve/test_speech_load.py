@@ -93,9 +93,9 @@ def settings(tmp_path: Path) -> ServeSettings:
 def test_concurrent_streams_are_all_complete(tmp_path: Path, num_streams: int) -> None:
     backend = ScriptedSpeech(default=Plan(NUM_FRAMES), step_s=0.01)
     with running(settings(tmp_path), backend.load) as server:
-        heard = ask_many(server.port, num_streams)
-    assert {each.status for each in heard} == {200}
-    assert {each.num_bytes for each in heard} == {NUM_FRAMES * FRAME_BYTES}
+        results = ask_many(server.port, num_streams)
+    assert {each.status for each in results} == {200}
+    assert {each.num_bytes for each in results} == {NUM_FRAMES * FRAME_BYTES}
     assert not backend.active_slots
 
 
@@ -106,16 +106,16 @@ def test_concurrent_streams_start_soon_without_underruns(tmp_path: Path, num_str
     backend = ScriptedSpeech(default=Plan(NUM_FRAMES), step_s=0.02)
     with running(settings(tmp_path), backend.load) as server:
         ask_many(server.port, 2)
-        heard = ask_many(server.port, num_streams)
-    p99 = percentile([each.first_s for each in heard], 0.99)
-    dry = sum(each.is_dry for each in heard)
+        results = ask_many(server.port, num_streams)
+    p99 = percentile([each.first_s for each in results], 0.99)
+    dry = sum(each.is_dry for each in results)
     record(
         f"G2 {num_streams} streams",
         requests=num_streams,
         ran_dry=dry,
         first_byte_p99_ms=round(1e3 * p99, 1),
     )
-    assert {each.status for each in heard} == {200}
+    assert {each.status for each in results} == {200}
     assert dry == 0
     if num_streams == 64:
         assert p99 <= 0.25

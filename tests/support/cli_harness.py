@@ -24,7 +24,7 @@ RUN = """
 import signal, sys
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup and background jobs ignore them
 signal.signal(signal.SIGINT, signal.default_int_handler)
-sys.modules["sounddevice"] = None  # so that nothing is heard
+sys.modules["sounddevice"] = None  # so that nothing is played
 from vivace.cli.main import run
 run()
 """

@@ -12,7 +12,7 @@ import pytest
 class PyAudio:
     """An output device that accepts all samples at once."""
 
-    heard = bytearray()
+    played = bytearray()
 
     def get_sample_size(self, format: int) -> int:
         return 2
@@ -30,7 +30,7 @@ class PyAudio:
         return self
 
     def write(self, data: bytes) -> None:
-        PyAudio.heard += data
+        PyAudio.played += data
 
     def is_active(self) -> bool:
         return True
@@ -51,4 +51,4 @@ def install_loudspeaker(monkeypatch: pytest.MonkeyPatch) -> None:
     module.PyAudio, module._portaudio = PyAudio, core  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "pyaudio", module)
     monkeypatch.setitem(sys.modules, "pyaudio._portaudio", core)
-    monkeypatch.setattr(PyAudio, "heard", bytearray())
+    monkeypatch.setattr(PyAudio, "played", bytearray())

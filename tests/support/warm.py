@@ -23,7 +23,7 @@ from tests.support.project import ROOT
 
 SERVER = """
 import json, os, signal, socket, sys
-sys.modules["sounddevice"] = None  # so that nothing is heard
+sys.modules["sounddevice"] = None  # so that nothing is played
 from vivace.cli.light import import_torch
 import_torch()
 import vivace.audio.play, vivace.cli.batch, vivace.cli.main, vivace.cli.repl, vivace.cli.say

@@ -82,16 +82,16 @@ def test_word_timer_in_pieces_of_any_size_gives_the_same_words(step: int) -> Non
     samples = tone(*[number not in (6, 7) for number in range(len(weights))])
     spans = [IdSpan(0, 0, 1), IdSpan(1, 1, 3), IdSpan(2, 4, 6)]
 
-    def hear(size: int) -> list[WordSpan]:
-        timer, heard = WordTimer(), list[WordSpan]()
+    def time_words(size: int) -> list[WordSpan]:
+        timer, found = WordTimer(), list[WordSpan]()
         timer.spans = spans
         for start in range(0, len(weights), size):
             part = slice(start * FRAME, (start + size) * FRAME)
-            heard += timer.feed(weights[start : start + size], samples[part])
-        return heard + timer.finish()
+            found += timer.feed(weights[start : start + size], samples[part])
+        return found + timer.finish()
 
-    assert hear(step) == hear(100)
-    assert [one.word for one in hear(step)] == [0, 1, 2]
+    assert time_words(step) == time_words(100)
+    assert [one.word for one in time_words(step)] == [0, 1, 2]
 
 
 def test_word_ends_and_begins_with_its_sound() -> None:
@@ -126,8 +126,8 @@ def test_words_that_the_path_never_reaches_are_left_out() -> None:
     weights = np.pad(staircase([3, 4]), ((0, 0), (0, 20)))
     timer = WordTimer()
     timer.spans = [IdSpan(0, 0, 1), IdSpan(1, 1, 2), IdSpan(2, 12, 14)]
-    heard = timer.feed(weights, tone(*[True] * 7)) + timer.finish()
-    assert [one.word for one in heard] == [0, 1]
+    found = timer.feed(weights, tone(*[True] * 7)) + timer.finish()
+    assert [one.word for one in found] == [0, 1]
 
 
 def test_frame_is_divided_into_whole_windows() -> None:

@@ -148,8 +148,8 @@ def test_api_key_is_requested_and_sent_everywhere(launched: Any, tmp_path: Any) 
         assert not page.tab.is_visible("#key-form")
         page.say("Let me in.")
         page.wait(lambda: page.status.startswith("Spoken"))
-        heard = page.num_loud
+        num_before = page.num_loud
         page.tab.get_by_role("switch", name="Live").check()
         page.tab.locator("#text").press_sequentially(" And here.")
-        page.wait(lambda: page.num_loud > heard, "the socket did not take the key")
+        page.wait(lambda: page.num_loud > num_before, "the socket did not take the key")
         assert page.error == ""

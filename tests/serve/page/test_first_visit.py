@@ -103,9 +103,9 @@ def test_pause_holds_the_position_and_resume_continues(launched: Any, tmp_path: 
         page.button("Pause").click()
         page.wait(lambda: page.status == "Paused")
         page.wait(lambda: is_at_rest(page), "the position moves")
-        heard = page.num_loud
+        num_before = page.num_loud
         page.button("Resume").click()
-        page.wait(lambda: page.num_loud > heard, "not heard again")
+        page.wait(lambda: page.num_loud > num_before, "not heard again")
         page.tab.focus("#wave")
         page.tab.keyboard.press("Space")
         page.wait(lambda: page.status == "Paused")
@@ -120,13 +120,13 @@ def test_volume_is_applied_and_remembered(server: Running, page: Driver) -> None
     page.say("Loud.")
     page.wait(lambda: page.status.startswith("Spoken"))
     page.wait(lambda: page.is_silent)
-    heard, num_shown = page.num_loud, len(page.statuses)
+    num_before, num_shown = page.num_loud, len(page.statuses)
     page.tab.locator("#volume").fill("0")
     page.button("Replay").click()
     page.wait(lambda: "Speaking" in page.statuses[num_shown:])
     page.wait(lambda: page.status.startswith("Spoken"))
     page.wait(lambda: page.is_silent)
-    assert page.num_loud < 1.5 * heard
+    assert page.num_loud < 1.5 * num_before
     page.tab.reload()
     page.wait(lambda: page.status == "Ready")
     assert page.tab.input_value("#volume") == "0"
@@ -186,9 +186,9 @@ def test_page_works_under_a_sub_path(server: Running, page: Driver) -> None:
         page.open(url)
         page.say("Hello from below.")
         page.wait(lambda: page.status.startswith("Spoken"))
-        heard = page.num_loud
-        assert heard > 1_000
+        num_before = page.num_loud
+        assert num_before > 1_000
         page.tab.get_by_role("switch", name="Live").check()
         page.tab.locator("#text").press_sequentially(" Now live. ")
-        page.wait(lambda: page.num_loud > heard, "the socket is not heard")
+        page.wait(lambda: page.num_loud > num_before, "the socket is not heard")
     assert sockets[0].endswith("/a/deep/path/v1/audio/speech/stream")

@@ -79,11 +79,11 @@ def test_live_speech_follows_typing_and_stops(server: Running, page: Driver) -> 
     page.wait(lambda: page.is_silent, "not silent after Escape")
     page.wait(lambda: num_running(server) == 0, "the slot is not free")
     assert wire.types()[-1] == "input.cancel"
-    heard = page.num_loud
+    num_before = page.num_loud
     page.tab.evaluate("window.timeoutScale = 1")  # the next pause ends the utterance
     text.focus()
     page.tab.keyboard.insert_text("Hello again. ")
-    page.wait(lambda: page.num_loud > heard, "nothing after a stop")
+    page.wait(lambda: page.num_loud > num_before, "nothing after a stop")
     page.wait(lambda: page.status.startswith("Spoken"))
     assert wire.types()[-1] == "input.done"
     assert wire.num_sockets == 1  # one connection for all utterances
@@ -128,9 +128,9 @@ def test_typing_pause_ends_the_utterance(server: Running, page: Driver) -> None:
 
 def test_audio_in_flight_at_stop_is_discarded(server: Running, page: Driver) -> None:
     page.open(server.url)
-    heard = page.tab.evaluate("""async () => {
-      const { Live } = await import("/page/live.js"), heard = [];
-      const live = new Live({ start() { heard.push("start"); }, grow() { heard.push("audio"); }, end() {}, fail() {} });
+    events = page.tab.evaluate("""async () => {
+      const { Live } = await import("/page/live.js"), events = [];
+      const live = new Live({ start() { events.push("start"); }, grow() { events.push("audio"); }, end() {}, fail() {} });
       live.socket = { send() {}, close() {} };
       live.isOpen = true;
       const tell = (type) => live.take(JSON.stringify({ type, sample_rate: 24000 }));
@@ -138,12 +138,12 @@ def test_audio_in_flight_at_stop_is_discarded(server: Running, page: Driver) -> 
       all();
       live.cancel();
       all();
-      heard.push("cancelled");
+      events.push("cancelled");
       tell("audio.cancelled");
       all();
-      return heard;
+      return events;
     }""")  # noqa: E501
-    assert heard == ["start", "audio", "cancelled", "start", "audio"]
+    assert events == ["start", "audio", "cancelled", "start", "audio"]
 
 
 SEEN = """() => {

@@ -33,15 +33,15 @@ def test_ring_plays_without_gaps(server: Running, page: Driver) -> None:
         ring.pull(block);
         out.push(...block);
       }
-      const gaps = ring.gaps, heard = out.filter((s) => s !== 0);
+      const gaps = ring.gaps, pulled = out.filter((s) => s !== 0);
       ring.take({ reset: 2 });
       ring.pull(block);
       const ramp = [...block];
       ring.pull(block);
-      return { gaps, heard, ramp, after: [...block], state: ring.state };
+      return { gaps, pulled, ramp, after: [...block], state: ring.state };
     }""")
-    assert got["heard"] == list(range(1, len(got["heard"]) + 1))  # no sample is lost or repeated
-    assert len(got["heard"]) > 5_000  # the buffer wraps many times
+    assert got["pulled"] == list(range(1, len(got["pulled"]) + 1))  # no sample is lost or repeated
+    assert len(got["pulled"]) > 5_000  # the buffer wraps many times
     assert got["gaps"] == 0
     assert got["ramp"][0] > 0
     assert 0 <= got["ramp"][-1] < got["ramp"][0] / 50
@@ -51,24 +51,24 @@ def test_ring_plays_without_gaps(server: Running, page: Driver) -> None:
 
 def test_ring_after_a_stop_keeps_all_samples(server: Running, page: Driver) -> None:
     page.open(server.url)
-    heard, state = page.tab.evaluate("""async () => {
+    pulled, state = page.tab.evaluate("""async () => {
       const { Ring } = await import("/page/ring.js");
-      const ring = new Ring(1000, 4), block = new Float32Array(128), heard = [];
+      const ring = new Ring(1000, 4), block = new Float32Array(128), pulled = [];
       ring.take({ push: new Float32Array(1000).fill(0.5) });
       ring.pull(block);
       ring.take({ reset: 1 }); // a stop, and at once another track, before the next block
       ring.take({ reset: 2 });
       ring.take({ push: new Float32Array(500).fill(2) });
       ring.take({ end: true });
-      for (let i = 0; i < 6; i++) { ring.pull(block); heard.push(...block); }
-      return [heard, ring.state];
+      for (let i = 0; i < 6; i++) { ring.pull(block); pulled.push(...block); }
+      return [pulled, ring.state];
     }""")
-    assert [round(sample) for sample in heard[:500]] == [
+    assert [round(sample) for sample in pulled[:500]] == [
         2
     ] * 500  # mixed with the fade-out of the old track
-    assert heard[0] > 2.4
-    assert heard[200:500] == [2] * 300
-    assert not any(heard[500:])
+    assert pulled[0] > 2.4
+    assert pulled[200:500] == [2] * 300
+    assert not any(pulled[500:])
     assert (state["id"], state["played"], state["isDone"]) == (2, 500, True)
 
 

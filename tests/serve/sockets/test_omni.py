@@ -1,6 +1,6 @@
 """`/v1/audio/speech/stream`: vLLM-Omni's messages over real sockets.
 
-What is heard is compared with the engine's own on the embedded voice; the rest needs no model.
+The audio is compared with the engine's own on the embedded voice; the rest needs no model.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def configure(talk: Talk, **fields: Any) -> None:
 
 def is_said(messages: list[Message], tts: TTS, *pieces: str) -> bool:
     """Whether the audio equals the engine's audio of the same live text, up to rounding."""
-    heard = np.frombuffer(audio(messages), "<i2") / 32_768
+    received = np.frombuffer(audio(messages), "<i2") / 32_768
     chunks = [chunk.samples for chunk in tts.stream(iter(pieces), seed=7)]
     made = np.concatenate(chunks)
-    return len(heard) == len(made) and np.abs(heard - made).max() < 1e-3
+    return len(received) == len(made) and np.abs(received - made).max() < 1e-3
 
 
 def only(messages: list[Message], type: str) -> list[dict[str, Any]]:

@@ -69,7 +69,7 @@ def create(talk: Talk, text: str) -> None:
     talk.send("response.create", response=response)
 
 
-def heard(messages: list[Message], response_id: str) -> bytes:
+def audio_of(messages: list[Message], response_id: str) -> bytes:
     """The audio that Open WebUI plays."""
     deltas = [
         message["delta"]
@@ -93,7 +93,7 @@ def test_open_webui_messages_return_audio(talk: Talk) -> None:
     create(talk, "Hello.")
     response = last(talk.until("response.created"))["response"]
     messages = talk.until("response.done")
-    assert len(heard(messages, response["id"])) == NUM_BYTES
+    assert len(audio_of(messages, response["id"])) == NUM_BYTES
     assert last(messages)["response"]["id"] == response["id"]
     assert last(messages)["response"]["status"] == "completed"
 

@@ -25,6 +25,7 @@ from vivace.serve.sockets.omni import OmniSession
 NUM_FRAMES = 10
 NUM_BYTES = NUM_FRAMES * 3_840
 LONG, LONG_FRAMES = 1, 6_000  # the seed of a long speech, and its length
+SENTENCES = ("This is the first sentence. ", "Here comes the second one.")
 PIECES = ("Hel", "lo there, ", "spoken while it is ", "written.")
 
 
@@ -121,7 +122,7 @@ def test_live_field_selects_words_or_sentences(
         num_bytes = {}
         for mode in ("word", "sentence"):
             configure(talk, live=mode)
-            num_bytes[mode] = len(audio(talk.speak("One. ", "Two.")))
+            num_bytes[mode] = len(audio(talk.speak(*SENTENCES)))
         configure(talk, live="letter")
         [error] = talk.until("error")
     assert num_bytes["word"] == NUM_BYTES
@@ -135,7 +136,7 @@ def test_live_setting_applies_to_all_sessions(tmp_path: Path) -> None:
     settings = ServeSettings(port=0, voices=tmp_path, live="sentence")
     with running(settings, backend.load) as server, talking(server) as talk:
         configure(talk)
-        assert len(audio(talk.speak("One. ", "Two."))) > 2 * NUM_BYTES
+        assert len(audio(talk.speak(*SENTENCES))) > 2 * NUM_BYTES
 
 
 def test_connection_speaks_many_utterances(scripted: Running) -> None:

@@ -10,7 +10,6 @@ const SENTENCE_END = /[.!?…]+["'”’“‘)\]}»]*(?=\s)/gu;
 const CLAUSE_ENDS = [/[;:]["'”’)\]]?(?=\s)|—|\s[–-](?=\s)/gu, /,["'”’)\]]?(?=\s)/gu, /\s/gu];
 const CLOSERS = /["'”’»)\]}]+$/u;
 const STOPS = /([.!?…]+)(["'”’)\]}»]*)(\s*)(?=["'“‘([{«]*(.?))/gsu;
-const REPEATED = /(?<=^|\s)([\p{L}\p{N}_][\p{L}\p{N}_'’]*)(?: +\1){3,}(?=[^\p{L}\p{N}_\s]*(?:\s|$))/giu;
 
 export class ScriptWriter {
 	// `words`: words.json; `abbreviations`: abbreviations.json; `reading`: of the manifest.
@@ -50,14 +49,13 @@ export class ScriptWriter {
 		return text;
 	}
 
-	// Commas between repeated words and between very short sentences: the voice loses words without them.
+	// Commas between very short sentences: the voice loses words without them.
 	addCommas(text) {
 		const sentences = [];
 		let start = 0;
-		text = text.replace(REPEATED, (run) => run.replace(/ +/g, ", "));
 		for (const { index, 0: end, 1: stops, 2: closers, 3: gap, 4: next } of text.matchAll(STOPS)) {
 			if ((!gap && next) || (stops === "." && this.insideStop.test(text.slice(start, index)))) continue;
-			const mayContinue = /^ *$/.test(gap) && /[\p{L}\p{N}]/u.test(next);
+			const mayContinue = !stops.includes("?") && /^ *$/.test(gap) && /[\p{L}\p{N}]/u.test(next);
 			sentences.push({ own: text.slice(start, index + stops.length + closers.length), gap, mayContinue });
 			start = index + end.length;
 		}

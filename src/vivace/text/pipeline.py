@@ -1,7 +1,7 @@
 """Turns a text into utterances, pauses and cuts, stage by stage.
 
-    tidy -> markdown -> pauses -> emoji -> line breaks -> lexicon -> normalize -> commas -> pack ->
-    plain
+    tidy -> markdown -> pauses -> emoji -> line breaks -> lexicon -> normalize -> short
+    sentences -> pack -> plain
 
 Every stage receives text in pieces. A stage holds back what later text may still change: half a
 mark, a number, a full stop that may end an utterance. The result does not depend on how the text
@@ -17,7 +17,6 @@ from typing import Protocol
 from vivace.errors import RequestError, TextTooLongError
 from vivace.text.breaks import BreakReader
 from vivace.text.cleaner import MarkdownCleaner
-from vivace.text.commas import RepeatedWords, ShortSentences
 from vivace.text.emoji import EmojiDropper
 from vivace.text.letter_names import LetterNames
 from vivace.text.markup import LINE_SEPARATOR
@@ -27,6 +26,7 @@ from vivace.text.packing import Cut, open_packer
 from vivace.text.pauses import OPEN_MARK, Pause, parse_pauses
 from vivace.text.plain import PlainText
 from vivace.text.respell import Respeller
+from vivace.text.short_sentences import ShortSentences
 from vivace.text.spans import SpannedText
 from vivace.text.split import ends_sentence
 from vivace.text.tidy import Tidier
@@ -180,7 +180,6 @@ def _open_stages(options: ScriptOptions, words: WrittenWords | None) -> Iterator
         yield LetterNames(options.letter_names)
     # Without normalization a full stop may be an abbreviation's. A live sentence does not wait.
     if options.min_chars and options.normalize and options.packing == "whole":
-        yield RepeatedWords()
         yield ShortSentences(options.min_chars)
 
 

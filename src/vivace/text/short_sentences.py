@@ -1,10 +1,9 @@
-"""Adds commas where a voice loses words: between very short sentences and between repeated words.
+"""Joins very short sentences with commas, for a voice that loses words between them.
 
     "I. Am. Here. Now."  ->  "I, Am, Here, Now."
-    "Yes yes yes yes."   ->  "Yes, yes, yes, yes."
 
-The embedded voice often skips, repeats or misreads a sentence of one word. Both stages run after
-normalization. Their results do not depend on the pieces.
+The embedded voice often skips, repeats or misreads a sentence of one word. A question keeps its
+mark. The stage runs after normalization. Its result does not depend on the pieces.
 """
 
 from __future__ import annotations
@@ -23,10 +22,6 @@ _LAST_STOPS = re.compile(rf"[.!?…]+(?=[{_CLOSERS}]*\s*\Z)")
 _TITLES = ABBREVIATIONS["english"].replace(".", r"\.").replace(" ", "|")
 _NO_END = re.compile(rf"(?<![\w'’])(?:[A-HJ-Z]|(?i:{_TITLES}))\Z")
 _NUM_BEFORE = 8  # characters before a stop that show these
-_TOKEN = re.compile(r"\S+\s*")
-_GAP = re.compile(r" +\Z")
-_WORD = re.compile(r"(\w[\w'’]*)([^\w\s]*)")
-_MIN_REPEATED = 4  # equal words in a row; commas do not help three
 
 
 class ShortSentences:
@@ -86,7 +81,8 @@ class ShortSentences:
         self._text = self._text[start:]
         is_short = self._is_short(sentence)
         self._give_held(out, is_short=is_short)
-        may_continue = gap.strip(" ") == "" and stop["next"].isalnum()
+        is_question = "?" in stop["stops"]
+        may_continue = not is_question and not gap.strip(" ") and stop["next"].isalnum()
         if is_short and may_continue:
             self._held = sentence + gap
         else:
@@ -106,53 +102,3 @@ class ShortSentences:
         if text:
             self._before = text[-_NUM_BEFORE:]
             out.append(text)
-
-
-class RepeatedWords:
-    """Adds commas between four or more equal words in a row."""
-
-    def __init__(self) -> None:
-        self._text = ""  # a word that may be incomplete
-        self._held: list[str] = []  # equal words with the gaps after them
-        self._is_run = False  # `_held` continues equal words that were returned
-
-    def feed(self, piece: str) -> str:
-        self._text += piece
-        return self._read(is_final=False)
-
-    def finish(self) -> str:
-        rest = join([self._read(is_final=True), *self._held, self._text])
-        self._text, self._held, self._is_run = "", [], False
-        return rest
-
-    def _read(self, *, is_final: bool) -> str:
-        out: list[str] = []
-        place = 0
-        for token in _TOKEN.finditer(self._text):
-            if token.end() == len(self._text) and not is_final:
-                break
-            if not place:
-                out.append(self._text[: token.start()])
-            place = token.end()
-            self._take(self._text[token.start() : place], out)
-        self._text = self._text[place:]
-        return join(out) if out else ""
-
-    def _take(self, word: str, out: list[str]) -> None:
-        """Add a word with the gap after it."""
-        if not (self._held and _are_equal(self._held[-1], word)):
-            out += self._held
-            self._held, self._is_run = [], False
-        self._held.append(word)
-        if self._is_run or len(self._held) == _MIN_REPEATED:
-            *earlier, last = self._held
-            out += [substitute(_GAP, ", ", one) for one in earlier]
-            self._held, self._is_run = [last], True
-
-
-def _are_equal(word: str, following: str) -> bool:
-    """Whether only spaces separate two equal words; signs may follow the second one."""
-    first, second = _WORD.fullmatch(word.rstrip(" ")), _WORD.fullmatch(following.rstrip())
-    if first is None or second is None or first[2]:
-        return False
-    return first[1].casefold() == second[1].casefold()

@@ -87,9 +87,10 @@ def hold(engine: Engine, seed: int, num_frames: int) -> Utterance:
 
 
 def settle(engine: Engine) -> None:
-    """Let the engine run several turns if it has work."""
+    """Let the engine run all turns that it has work for."""
     for _ in range(5):
         engine.call(lambda: None)
+        wait_until(lambda: engine.busy_since is None)
 
 
 def test_request_without_memory_waits_in_order() -> None:

@@ -3,9 +3,9 @@
     python scripts/make_plan_figures.py        # one to two minutes
 
 Measured: milliseconds per frame, per codec call in half precision and per prompt, and whole calls.
-The cost of a further prompt in the same turn was measured once. The time that a client blocks the
-engine is fitted to the measured throughput. The table of random arrivals is not used here,
-because tests/plan compares the simulation with it.
+Not measured: the cost of a further prompt in the same turn, set by hand after one trial, and the
+time that a client blocks the engine, fitted to the measured throughput. The table of random
+arrivals is not used here, because tests/plan compares the simulation with it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vivace.plan.traffic import simulate_streams
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-MORE_PROMPT_MS = {"0.6B": 0.146, "1.7B": 0.337}  # 128 prompts of 47 rows, less one
+MORE_PROMPT_MS = {"0.6B": 0.146, "1.7B": 0.337}  # of 47 rows
 READER_MS = (0.005, 0.01, 0.02)
 OF_KEYS = ("attend_slots_kernel", "merge_chunks_kernel")
 KEYS_SHARE = 80 / 200

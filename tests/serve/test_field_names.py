@@ -86,23 +86,19 @@ def test_missing_voice_of_elevenlabs_is_named_voice_id(server: Running) -> None:
     assert error_of(answer)["param"] == "voice_id"
 
 
-@pytest.mark.parametrize(("fields", "param"), SPEECH_BODIES)
-def test_speech_error_names_the_alias_that_was_sent(
-    server: Running, fields: dict[str, Any], param: str
-) -> None:
-    body = {"input": "Hi.", **fields}
-    answer = httpx.post(f"{server.url}/v1/audio/speech", json=body, timeout=LIMIT_S)
-    assert error_of(answer)["param"] == param
-
-
 @pytest.mark.parametrize(
-    ("fields", "param"), [({"lang_code": "h"}, "lang_code"), ({"language": "tlh"}, "language")]
+    ("path", "fields", "param"),
+    [
+        *(("/v1/audio/speech", *body) for body in SPEECH_BODIES),
+        ("/dev/captioned_speech", {"lang_code": "h"}, "lang_code"),
+        ("/dev/captioned_speech", {"language": "tlh"}, "language"),
+    ],
 )
-def test_kokoro_error_names_lang_code_only_if_it_was_sent(
-    server: Running, fields: dict[str, Any], param: str
+def test_speech_error_names_the_alias_that_was_sent(
+    server: Running, path: str, fields: dict[str, Any], param: str
 ) -> None:
     body = {"input": "Hi.", **fields}
-    answer = httpx.post(f"{server.url}/dev/captioned_speech", json=body, timeout=LIMIT_S)
+    answer = httpx.post(f"{server.url}{path}", json=body, timeout=LIMIT_S)
     assert error_of(answer)["param"] == param
 
 

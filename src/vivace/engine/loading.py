@@ -130,7 +130,7 @@ def load_with_torch(
         first = rebuild()
     checkpoint.release_pages()
     if settings.weights == "fp8" and first.name != FP8_BACKEND:
-        log.warning("backend %s reads fp8 weights no faster; %s does", first.name, FP8_BACKEND)
+        log.warning("only backend %s is faster with fp8, not %s", FP8_BACKEND, first.name)
     is_forkable = can_fork(device.type, threads)
     engine = Engine(first, settings.limits, threads=threads, can_fork=is_forkable, rebuild=rebuild)
     return LoadedCheckpoint(checkpoint, tokenizer, Parts.of(model, codec, engine))

@@ -31,7 +31,7 @@ class SimulatedUtterance:
     requested_ms: float
     num_frames: int
     on_end: Callable[[SimulatedUtterance], None] | None = None
-    num_prompt_rows: int = 47  # as in the measurement of a further prompt
+    num_prompt_rows: int = 47  # as in make_plan_figures.py
     admitted_at: float = 0.0  # in seconds; 0: not admitted
     is_paused: bool = False  # the simulation pauses no utterance
     read_at: float = 0.0

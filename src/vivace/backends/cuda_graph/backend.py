@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 MAX_FRAMES = 2048  # per slot: 164 s
 PROMPT_POSITIONS = 1024  # per slot, besides the positions of its frames
-PROMPT_NUMBERS = 2**22  # hidden states of prompts in a turn: 14 ms on an H200
+PROMPT_NUMBERS = 2**22  # hidden size times rows of the prompts of a turn
 LOOKAHEAD = 4  # frames that are queued while the host waits for earlier frames
 
 

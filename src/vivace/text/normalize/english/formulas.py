@@ -65,7 +65,7 @@ def _collect(reader: TokenReader) -> tuple[str, int]:
 
 
 def _is_formula(text: str) -> bool:
-    """Not `s(he)`, `B(2)` of a list, or `p(erson)`."""
+    """Whether the text is a function with arguments, unlike `s(he)`, `p(erson)` or item `B(2)`."""
     call = _CALL.match(text)
     if call is None or text.count("(") != text.count(")"):
         return False

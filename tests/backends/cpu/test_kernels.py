@@ -17,7 +17,7 @@ from vivace.model.quantized import QuantizedLinear, multiply, quantize
 from vivace.sampling import NoiseTable, Shape, draw, talker_scores
 
 INSTRUCTION_SETS = ("portable", "dotprod", "i8mm", "avx2", "avx512")
-SHAPES = [(1, 32), (7, 96), (16, 160), (37, 1024), (6, 84), (9, 20)]
+SHAPES = [(1, 32), (7, 96), (16, 160), (37, 1024), (21, 1152), (6, 84), (9, 20)]
 
 pytestmark = pytest.mark.skipif(find_refusal() is not None, reason="the library cannot be built")
 
@@ -59,14 +59,17 @@ def test_float_products_equal_pytorch(
 
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8", "int4"])
-def test_a_row_does_not_depend_on_the_other_rows(name: str, kind: str) -> None:
-    plain = random(19, 224)
+@pytest.mark.parametrize(("num_inputs", "num_rows"), [(224, 11), (256, 70), (1152, 11)])
+def test_a_row_does_not_depend_on_the_other_rows(
+    name: str, num_inputs: int, num_rows: int, kind: str
+) -> None:
+    plain = random(19, num_inputs)
     weight: Tensor | QuantizedLinear = plain
     if kind.startswith("int"):
         weight = quantize(plain, 8 if kind == "int8" else 4)
     elif kind == "bfloat16":
         weight = plain.bfloat16()
-    x = random(11, 224, seed=2)
+    x = random(num_rows, num_inputs, seed=2)
     together = torch_tensors.multiply(x, weight, name)
     for row in range(len(x)):
         assert torch.equal(torch_tensors.multiply(x[row : row + 1], weight, name)[0], together[row])
@@ -75,18 +78,19 @@ def test_a_row_does_not_depend_on_the_other_rows(name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("num_inputs", [160, 256])
 @pytest.mark.parametrize("num_outputs", [1, 2, 3, 5, 8, 13, 23])
 def test_an_output_does_not_depend_on_the_other_outputs(
-    name: str, num_outputs: int, bits: Literal[4, 8]
+    name: str, num_outputs: int, num_inputs: int, bits: Literal[4, 8]
 ) -> None:
     """For numbers of outputs that the places to read from and the tiles do not divide."""
-    linear = quantize(random(num_outputs, 160), bits)
+    linear = quantize(random(num_outputs, num_inputs), bits)
     each = [
         QuantizedLinear(*row, bits)
         for row in zip(linear.weight[:, None], linear.scale[:, None], strict=True)
     ]
     for num_rows in (1, 2, 3, 8):
-        x = random(num_rows, 160, seed=num_rows)
+        x = random(num_rows, num_inputs, seed=num_rows)
         together = torch_tensors.multiply(x, linear, name)
         alone = [torch_tensors.multiply(x, one, name) for one in each]
         assert torch.equal(together, torch.cat(alone, 1))
@@ -111,8 +115,8 @@ def test_matrix_instructions_equal_dot_products_exactly(
 
 @pytest.mark.parametrize("bits", [8, 4])
 def test_largest_integers_do_not_overflow(name: str, bits: Literal[4, 8]) -> None:
-    x = torch.full((2, 4096), 3.0)
-    x[1] = -3.0
+    x = torch.full((9, 4096), 3.0)
+    x[1::2] = -3.0
     if bits == 8:
         weight = torch.full((4, 4096), 127, dtype=torch.int8)
         weight[1::2] = -127

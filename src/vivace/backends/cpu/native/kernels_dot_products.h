@@ -61,6 +61,7 @@ struct RestRows {
 
 struct Int8Weights {
     static constexpr bool HAS_STARTS = false;
+    static constexpr size_t GROUP_BYTES = GROUP;
     const int8_t* codes;
     size_t in;
 
@@ -77,6 +78,7 @@ struct Int8Weights {
 
 struct Int4Weights {
     static constexpr bool HAS_STARTS = true;
+    static constexpr size_t GROUP_BYTES = GROUP / 2;
     const uint8_t* codes;
     const uint16_t* scale;
     size_t groups;
@@ -96,6 +98,18 @@ struct Int4Weights {
 
 inline int32x4_t sum_lanes(const int32x4_t (&parts)[4]) {
     return vpaddq_s32(vpaddq_s32(parts[0], parts[1]), vpaddq_s32(parts[2], parts[3]));
+}
+
+// Turns four vectors of four numbers: lane j of vector i becomes lane i of vector j.
+inline void transpose(int32x4_t (&x)[4]) {
+    const int64x2_t a = vreinterpretq_s64_s32(vtrn1q_s32(x[0], x[1]));
+    const int64x2_t b = vreinterpretq_s64_s32(vtrn2q_s32(x[0], x[1]));
+    const int64x2_t c = vreinterpretq_s64_s32(vtrn1q_s32(x[2], x[3]));
+    const int64x2_t d = vreinterpretq_s64_s32(vtrn2q_s32(x[2], x[3]));
+    x[0] = vreinterpretq_s32_s64(vzip1q_s64(a, c));
+    x[1] = vreinterpretq_s32_s64(vzip1q_s64(b, d));
+    x[2] = vreinterpretq_s32_s64(vzip2q_s64(a, c));
+    x[3] = vreinterpretq_s32_s64(vzip2q_s64(b, d));
 }
 
 #if defined(__ARM_FEATURE_MATMUL_INT8)
@@ -121,18 +135,6 @@ inline int32x4_t multiply_pairs(const RowPair& inputs, const RowPair& weights) {
     int32x4_t sums = vdupq_n_s32(0);
     for (int i = 0; i < 4; ++i) sums = vmmlaq_s32(sums, inputs.parts[i], weights.parts[i]);
     return sums;
-}
-
-// Turns four vectors of four sums: lane j of vector i becomes lane i of vector j.
-inline void transpose(int32x4_t (&x)[4]) {
-    const int64x2_t a = vreinterpretq_s64_s32(vtrn1q_s32(x[0], x[1]));
-    const int64x2_t b = vreinterpretq_s64_s32(vtrn2q_s32(x[0], x[1]));
-    const int64x2_t c = vreinterpretq_s64_s32(vtrn1q_s32(x[2], x[3]));
-    const int64x2_t d = vreinterpretq_s64_s32(vtrn2q_s32(x[2], x[3]));
-    x[0] = vreinterpretq_s32_s64(vzip1q_s64(a, c));
-    x[1] = vreinterpretq_s32_s64(vzip1q_s64(b, d));
-    x[2] = vreinterpretq_s32_s64(vzip2q_s64(a, c));
-    x[3] = vreinterpretq_s32_s64(vzip2q_s64(b, d));
 }
 
 // Adds four groups of two rows and two outputs at a time.

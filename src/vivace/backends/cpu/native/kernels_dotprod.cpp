@@ -10,6 +10,8 @@ namespace {
 
 #include "kernels_dot_products.h"
 
+#include "kernels_packed_rows.h"
+
 #include "kernels_impl.h"
 
 }  // namespace

@@ -13,6 +13,7 @@
 //   NUM_STREAMS            places from which one row of inputs reads integer weights alternately
 //   arrange                finishes a rounded group of a row: order of codes, starts of sums
 //   dot_int8<OUT, ROWS>, dot_int4<OUT, ROWS>
+//   multiply_packed        another way to compute some outputs, if HAS_PACKED_ROWS is defined
 
 constexpr float MAX_CODE = 127.0f;
 
@@ -184,6 +185,9 @@ static void multiply_kind(const Product& p) {
         return;
     }
     int o = p.begin;
+#ifdef HAS_PACKED_ROWS
+    if constexpr (HAS_INTEGERS) o = multiply_packed<KIND>(p);
+#endif
     for (; o + OUT <= p.end; o += OUT) compute_rows<KIND, OUT>(p, o);
     for (; o < p.end; ++o) compute_rows<KIND, 1>(p, o);
 }

@@ -164,7 +164,7 @@ GOOD = {"name": "me", "base": "b", "base_digest": "d", "rank": 1, "scale": 1.0}
             "do not fit",
         ),
         ({"weight.x": torch.full((2,), torch.nan)}, json.dumps(GOOD), "not finite"),
-        ({"weight.x": torch.ones(2, dtype=torch.int64)}, json.dumps(GOOD), "not finite"),
+        ({"weight.x": torch.ones(2, dtype=torch.int64)}, json.dumps(GOOD), "int64 values"),
     ],
 )
 def test_invalid_adapter_is_refused_with_a_reason(

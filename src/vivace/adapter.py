@@ -225,7 +225,10 @@ def find_parameter(model: Qwen3TTS, name: str, shape: torch.Size | None = None) 
 
 
 def _checked(name: str, tensor: Tensor) -> Tensor:
-    if not tensor.is_floating_point() or not bool(torch.isfinite(tensor).all()):
+    if not tensor.is_floating_point():
+        kind = str(tensor.dtype).removeprefix("torch.")
+        raise AdapterError(f"{name} has {kind} values instead of floating-point numbers")
+    if not bool(torch.isfinite(tensor).all()):
         raise AdapterError(f"{name} has values that are not finite numbers")
     return tensor.float()
 

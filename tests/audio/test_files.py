@@ -293,6 +293,24 @@ def test_streamed_wav_with_wrong_size_is_read_to_its_end(size: int) -> None:
     np.testing.assert_array_equal(read_audio(content).samples, read_audio(WAV).samples)
 
 
+@pytest.mark.parametrize(("size", "is_cut"), [(0xFFFFFFFF, False), (1_000_000, True)])
+def test_wav_with_missing_samples_is_rejected_if_asked(size: int, is_cut: bool) -> None:
+    start = WAV.index(b"data")
+    content = WAV[: start + 4] + size.to_bytes(4, "little") + WAV[start + 8 :]
+    limits = AudioLimits(accepts_cut=False)
+    if is_cut:
+        with pytest.raises(AudioError, match=r"truncated: 9\d\d,\d+ bytes .* missing"):
+            read_audio(content, limits)
+    else:
+        read_audio(content, limits)
+    read_audio(WAV, limits)
+
+
+def test_file_with_only_a_tag_is_not_called_empty() -> None:
+    with pytest.raises(AudioError, match="only a tag"):
+        read_audio(b"ID3\4\0\0\0\0\0\4abcd")
+
+
 # -- other formats -----------------------------------------------------------------------------
 
 

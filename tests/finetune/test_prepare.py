@@ -91,20 +91,20 @@ def number_of_line(folder: Path) -> str:
         (wav_bytes(np.sign(tone(2)).astype(np.float32)), "clipped"),
         (wav_bytes(np.stack([tone(2), -tone(2)], axis=1)), "silent"),
         (wav_bytes(np.stack([tone(2)] * 3, axis=1)), "3 channels"),
-        (wav_bytes(tone(2))[:200], None),
+        (wav_bytes(tone(2))[:60_000], "truncated: 36,044 bytes"),
     ],
     ids=["empty", "damaged", "text", "flac", "no-samples", "silent", "8kHz", "tiny", "short",
          "long", "clipped", "antiphase", "three", "truncated"],
 )  # fmt: skip
 def test_bad_recording_is_rejected_with_its_reason(
-    prepare: Preparer, tmp_path: Path, content: bytes, reason: str | None
+    prepare: Preparer, tmp_path: Path, content: bytes, reason: str
 ) -> None:
     folder = write_ljspeech(tmp_path / "data", 4)
     add(folder, "bad", content)
     data = prepare(folder)
     assert len(data.train) + len(data.held_out) == 4
     found = reason_of(data, number_of_line(folder))
-    assert reason is None or reason in found
+    assert reason in found
 
 
 @pytest.mark.parametrize(

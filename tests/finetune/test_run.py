@@ -274,6 +274,15 @@ def test_known_speaker_of_the_checkpoint_is_trained_on(
         assert "ryan" in tts.speakers
 
 
+def test_name_that_no_recording_has_is_refused_before_training(request_: FinetuneRequest) -> None:
+    row = {"audio": "wavs/000.wav", "text": SENTENCES[0], "speaker": "ann"}
+    path = request_.data / "data.jsonl"
+    path.write_text(json.dumps(row))
+    with pytest.raises(TrainingDataError, match=r"--name is me, .* names the speaker .*: ann;"):
+        run(replace(request_, data=path))
+    assert not (request_.folder / "recordings.jsonl").exists()
+
+
 def test_output_that_cannot_be_written_is_one_error(
     request_: FinetuneRequest, tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ from tests.support.c2pa_chain import write_chain
 from vivace.audio.clip import encode
 from vivace.audio.file_mark import FileMark, Provenance
 from vivace.audio.m4b import write_m4b
+from vivace.audio.wav import wav_header
 from vivace.audio.writer import write_audio
 from vivace.cli.main import main
 from vivace.errors import AudioError, RequestError
@@ -142,6 +143,18 @@ def test_foreign_and_broken_files_raise_audio_error(content: bytes, tmp_path: Pa
     path.write_bytes(content)
     with pytest.raises(AudioError, match=r"a\.wav"):
         Detector().detect(str(path))
+
+
+def test_wav_without_samples_is_an_error_that_says_so(tmp_path: Path) -> None:
+    plain, marked = tmp_path / "plain.wav", tmp_path / "marked.wav"
+    plain.write_bytes(wav_header(RATE, 0))
+    with pytest.raises(AudioError, match=r"plain\.wav: the file has no samples"):
+        Detector().detect(str(plain))
+    tags = encode(tone(), RATE, "wav", MARK)[len(wav_header(RATE)) + 2 * RATE :]
+    marked.write_bytes(wav_header(RATE, 0, num_after=len(tags)) + tags)
+    found = Detector().detect(str(marked))
+    assert found.is_marked
+    assert "no samples" in found.unchecked["watermark"]
 
 
 def test_command_prints_json_and_returns_the_worst_code(

@@ -31,6 +31,7 @@ class AudioLimits:
     max_channels: int = 2
     min_sample_rate: int = 8_000
     max_sample_rate: int = 192_000
+    accepts_cut: bool = True  # a WAV with fewer samples than its header declares
 
     def check_encoded(self, num_bytes: int) -> None:
         if num_bytes > self.max_encoded_bytes:
@@ -45,6 +46,12 @@ class AudioLimits:
             )
         if not 1 <= num_channels <= self.max_channels:
             raise AudioError(f"{num_channels} channels; supported: 1 to {self.max_channels}")
+
+    def check_complete(self, num_missing_bytes: int) -> None:
+        if num_missing_bytes and not self.accepts_cut:
+            raise AudioError(
+                f"the file is truncated: {num_missing_bytes:,} bytes of its samples are missing"
+            )
 
     def check_decoded(self, num_frames: int, sample_rate: int) -> None:
         max_frames = self.max_decoded_bytes // 4
@@ -72,16 +79,17 @@ def decode(content: bytes, limits: AudioLimits, decompress: Decompress) -> Decod
     if content[:4] == b"RIFF" and content[8:12] == b"WAVE":
         wav = parse_wav(content)
         limits.check_format(wav.sample_rate, wav.num_channels)
+        limits.check_complete(wav.num_missing_bytes)
         limits.check_decoded(wav.num_frames, wav.sample_rate)
         return mix(wav.decode()), wav.sample_rate
     if content[:4] in (b"fLaC", b"OggS") or _container(content):
         return decompress(content, limits)
-    content = _skip_id3(content)
-    if _is_mp3_frame(content):
-        return decompress(content, limits)
-    raise AudioError(
-        f"unknown audio format; {READABLE_FORMATS}" if content else "the file is empty"
-    )
+    audio = _skip_id3(content)
+    if _is_mp3_frame(audio):
+        return decompress(audio, limits)
+    if not audio:
+        raise AudioError("the file has only a tag, no audio" if content else "the file is empty")
+    raise AudioError(f"unknown audio format; {READABLE_FORMATS}")
 
 
 def _skip_id3(content: bytes) -> bytes:

@@ -21,6 +21,7 @@ SAMPLE_TYPES = {("u", 1), ("i", 1), ("i", 2), ("i", 4)}  # integers: numpy kind 
 MAX_CHUNKS = 256
 MAX_DATA_BYTES = 2**32 - 64  # RIFF sizes are 32-bit
 UNKNOWN_BYTES = 2**32 - 1  # size field of a streamed file: read until the end
+MAX_KNOWN_BYTES = 2**31 - 2**16  # programs write larger sizes, or 0, if they do not know the size
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class WavFile:
     tag: int  # PCM or FLOAT
     bits: int  # of one sample
     data: memoryview | bytes = b""
+    num_missing_bytes: int = 0  # of the samples that the header declares; 0 if they are unknown
 
     @property
     def num_frames(self) -> int:
@@ -47,13 +49,14 @@ class WavFile:
 def parse_wav(content: bytes) -> WavFile:
     """Parse the header. A data chunk longer than the file is cut at the end of the file."""
     wav: WavFile | None = None
-    for name, body in _chunks(memoryview(content)):
+    for name, size, body in _chunks(memoryview(content)):
         if name == b"fmt ":
             wav = _parse_format(body)
         elif name == b"data":
             if wav is None:
                 raise AudioError("the WAV data chunk precedes the format; the file is damaged")
-            return replace(wav, data=body)
+            num_missing = size - len(body) if size <= MAX_KNOWN_BYTES else 0
+            return replace(wav, data=body, num_missing_bytes=num_missing)
     raise AudioError("the WAV has no data chunk; the file is damaged or truncated")
 
 
@@ -92,13 +95,14 @@ def wav_header(
     return start + before + struct.pack("<4sI", b"data", num_bytes)
 
 
-def _chunks(content: memoryview) -> Iterator[tuple[bytes, memoryview]]:
+def _chunks(content: memoryview) -> Iterator[tuple[bytes, int, memoryview]]:
+    """Name, declared size and content of each chunk."""
     start = 12  # past "RIFF", size, "WAVE"
     for _ in range(MAX_CHUNKS):
         if start + 8 > len(content):
             return
         name, size = struct.unpack_from("<4sI", content, start)
-        yield name, content[start + 8 : start + 8 + size]
+        yield name, size, content[start + 8 : start + 8 + size]
         start += 8 + size + size % 2  # chunks start at even offsets
 
 

@@ -22,7 +22,7 @@ from vivace.audio.wav import Samples
 from vivace.errors import AudioError
 from vivace.finetune.options import DataOptions
 
-LIMITS = AudioLimits(max_encoded_bytes=64 * MIB, max_decoded_bytes=64 * MIB)
+LIMITS = AudioLimits(max_encoded_bytes=64 * MIB, max_decoded_bytes=64 * MIB, accepts_cut=False)
 LEAD_S, TAIL_S = 0.06, 0.12  # silence kept around the speech
 CEILING = 0.98  # highest sample
 MAX_GAIN_DB = 40.0

@@ -178,7 +178,19 @@ def _rows(request: FinetuneRequest, checkpoint: Checkpoint) -> list[Row]:
         by_folder=request.name is None and not is_design,
     )
     rows = read_rows(request.data, defaults)
+    _check_name(defaults.speaker, request.data, rows)
     return [_check_speaker(row, is_design=is_design) for row in rows]
+
+
+def _check_name(name: str | None, data: Path, rows: Sequence[Row]) -> None:
+    """Raise TrainingDataError if all recordings state other speakers than `name`."""
+    stated = {row.transcript.speaker for row in rows if isinstance(row, Entry)}
+    if name is not None and stated and name not in stated:
+        names = ", ".join(sorted(str(one) for one in stated))
+        raise TrainingDataError(
+            f"--name is {name}, but {data} names the speaker of each recording: {names}; "
+            "leave --name out, or remove the speakers from the data"
+        )
 
 
 def _check_encoder(folder: Path, rows: Sequence[Row]) -> None:

@@ -93,6 +93,8 @@ class Detector:
         except AudioError as error:
             reason = str(error).removeprefix("the audio bytes: ")
             raise AudioError(f"the audio cannot be decoded: {path}: {reason}") from error
+        if not len(recording.samples):
+            raise AudioError(f"{path}: the file has no samples")
         found = self._load_watermark().detect(recording.samples, recording.sample_rate)
         return round(found.confidence, 3) if found.is_marked else None
 

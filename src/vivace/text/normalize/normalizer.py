@@ -55,7 +55,7 @@ class LiveNormalizer:
         assert last is not None
         trail = last.trail if reading.trail is None else reading.trail
         is_end = ")" in trail and reader.token(reading.num_tokens) is None
-        words = self._rules.plain_signs(reading.words)
+        words = self._rules.plain_signs(reading.words).strip()
         lead = self._lead(token.lead if reading.lead is None else reading.lead, words)
         text = f"{lead}{words}{self._trail(trail, is_end=is_end)}"
         written = [one.written for one in reader.skip(reading.num_tokens)]

@@ -42,7 +42,7 @@ def read_abbreviation(reader: TokenReader, token: Token) -> Reading | None:
     lower = core.lower()
     if lower in _NUMBERED:
         following = reader.token(1)
-        is_before = following is not None and re.match(r"[\d#]", following.text)
+        is_before = following is not None and re.match(r"[\d#]|\(\d", following.text)
         words = _NUMBERED[lower].capitalize() if begins_sentence(reader) else _NUMBERED[lower]
         return Reading(words, trail=token.trail[1:]) if is_before else None
     if lower in _WORDS:

@@ -23,9 +23,9 @@ from vivace.text.normalize.rules import Reading, Token, TokenReader
 _MIXED = re.compile(r"((?=.*\d)(?=.*[A-Za-z])[A-Za-z0-9]+(?:-[A-Za-z0-9]+)*?)((?:['’]s)?)")
 # Llama-3.1-8B, 802.11ac
 _WITH_POINT = re.compile(
-    r"(?:[A-Za-z]+-)?\d+\.\d+(?:-?[A-Za-z]{1,3})?(?:-[A-Za-z0-9]+)*|\d+\.\d+[A-Za-z]{1,3}"
+    r"(?:[A-Za-z]+-|[A-Z]{2,4})?\d+\.\d+(?:-?[A-Za-z]{1,3})?(?:-[A-Za-z0-9]+)*|\d+\.\d+[A-Za-z]{1,3}"
 )
-_POINTED = re.compile(r"\d+\.\d+|[A-Za-z0-9]+")
+_POINTED = re.compile(r"\d+\.\d+|[A-Za-z]+(?=\d+\.)|[A-Za-z0-9]+")
 _RUNS = re.compile(r"[A-Za-z]+|\d+")
 _CASES = re.compile(r"[A-Z]{2,}(?=[A-Z][a-z]|[^A-Za-z]|\Z)|[A-Z]?[a-z]+|[A-Z]+|\d+")
 _CAMEL = re.compile(r"(?=.*[a-z][A-Z])(?!Mc|Mac|De|Di|La|Le|Van|Fitz)[A-Za-z]{3,40}((?:['’]s)?)")
@@ -36,7 +36,7 @@ _FEET = re.compile(r"(\d{1,2})['’′](\d{1,2})(?:[\"”″]|'')?")
 _ORDINAL = re.compile(r"(\d{1,9})(?:st|nd|rd|th)")
 # Words between hyphens that are read on their own: `20th-century`, `mid-90s`, `3-in-1`.
 _APART = re.compile(
-    r"(?:.*-)?(?:\d+(?:st|nd|rd|th)|\d{1,3}0s)(?:-.*)?|\d+(?:-(?:to|in|for|on|by)-\d+)+"
+    r"(?:.*-)?(?:\d+(?:st|nd|rd|th)|\d{1,3}0s)(?:-.*)?|\d+(?:-(?:to|in|for|on|by)-\d+)+(?:-[a-z-]+)?"
 )
 _JOINTS = re.compile(r"(—|…|\.{2,}|[-–/&+=@±×÷<>≤≥≈≠→°√∞²³%^_|~#*:;,!?()\[\]{}\"“”$€£])")
 _NUMBER = re.compile(NUMBER)

@@ -18,6 +18,7 @@ _MONTH_DAY = re.compile(r"(\d{1,2})/(\d{1,2})")
 _MONTH_YEAR = re.compile(r"(\d{1,2})/([12]\d{3})")
 _DAY = re.compile(r"(\d{1,2})(?:st|nd|rd|th)?", re.IGNORECASE)
 _YEAR = re.compile(r"[12]\d{3}")
+_DAY_NAMES = re.compile(rf"({'|'.join(_DAYS)})\.?[-–—]({'|'.join(_DAYS)})")
 _BOUNDS = re.compile(r"(\d{1,2})[-–](\d{1,2})")
 
 
@@ -29,6 +30,8 @@ def read_date(reader: TokenReader, token: Token) -> Reading | None:
         return Reading(_say(month, day)) if month <= 12 and 12 < day <= 31 else None
     if (found := _MONTH_YEAR.fullmatch(token.core)) and 1 <= int(found[1]) <= 12:
         return Reading(f"{MONTHS[int(found[1]) - 1]} {year(int(found[2]))}")
+    if found := _DAY_NAMES.fullmatch(token.core):
+        return Reading(f"{_DAYS[found[1]]} to {_DAYS[found[2]]}")
     if token.core in _DAYS:
         return _read_day_name(reader, token)
     if (month_name := _month(token)) is not None:
@@ -124,6 +127,7 @@ def _read_day_name(reader: TokenReader, token: Token) -> Reading | None:
     if not is_name and not (is_before_date and token.trail in ("", ".", ",", ".,")):
         return None
     is_end = following is None or (not is_before_date and following.core[:1].isupper())
+    is_end = is_end and not token.trail.startswith(".,")
     trail = token.trail if is_end else token.trail.removeprefix(".")
     return Reading(_DAYS[token.core], trail=trail)
 

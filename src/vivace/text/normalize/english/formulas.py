@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 
 from vivace.text.normalize.english.numbers import NUMBER, cardinal, decimal
+from vivace.text.normalize.english.signs import greek_name
 from vivace.text.normalize.english.tables import word_map
 from vivace.text.normalize.rules import Reading, Token, TokenReader
 
@@ -134,4 +134,4 @@ def _read_power(power: str) -> str:
 def _name(name: str) -> str:
     if name.isascii():
         return _FUNCTIONS.get(name, name)
-    return unicodedata.name(name).split()[-1].lower()
+    return greek_name(name)

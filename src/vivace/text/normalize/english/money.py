@@ -28,10 +28,10 @@ _N = rf"{NUMBER}|\.\d+|\d+,\d{{1,2}}"  # the last with a decimal comma: €3,50
 _SCALE_LETTERS = word_map("scale_letters")
 _SUM = re.compile(
     rf"(?P<minus>[-−])?(?P<of>US|CA?|AU?)?(?P<sign>[{_SIGN}])(?P<number>{_N})"
-    rf"(?P<scale>[kKmMbBtT]|[mb]n)?(?:[-–—](?P<sign2>[{_SIGN}])?(?P<number2>{_N})"
-    rf"(?P<scale2>[kKmMbBtT]|[mb]n)?)?(?:/(?P<per>[a-z]+))?(?P<plus>\+)?"
+    rf"(?P<scale>[kKmMbBtT]|[mbt]n)?(?:[-–—](?P<sign2>[{_SIGN}])?(?P<number2>{_N})"
+    rf"(?P<scale2>[kKmMbBtT]|[mbt]n)?)?(?:/(?P<per>[a-z]+))?(?P<plus>\+)?"
 )
-_AFTER = re.compile(rf"(?P<number>{_N})(?P<scale>[kKmM]|[mb]n)?(?P<sign>[{_SIGN}])")
+_AFTER = re.compile(rf"(?P<number>{_N})(?P<scale>[kKmM]|[mbt]n)?(?P<sign>[{_SIGN}])")
 _CENTS = re.compile(rf"({_N})¢")
 _PLAIN = re.compile(_N)
 _DECIMAL_COMMA = re.compile(r"\d+,\d{1,2}")

@@ -68,6 +68,11 @@ def year(number: int) -> str:
     return in_pairs(str(number))
 
 
+def short_year(digits: str) -> str:
+    """The last two digits of a year: `oh five`, `twenty-four`."""
+    return cardinal(int(digits)) if digits[0] != "0" else f"oh {_ONES[int(digits[1])]}"
+
+
 def read_digits(digits: str) -> str:
     """A whole number; a number that begins with 0 is read digit by digit."""
     if len(digits) > 1 and digits[0] == "0":

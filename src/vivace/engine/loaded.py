@@ -27,6 +27,7 @@ from vivace.hub import model_id
 from vivace.mark.marking import Marking
 from vivace.model.config import Weights
 from vivace.options import RAMP, ChunkFrames
+from vivace.script.checks import SERVED_BY
 from vivace.script.prompts import PromptAdapter, PromptWriter
 from vivace.script.request import Request
 from vivace.speech import NUM_DRAWN_SEEDS, SamplingParams
@@ -203,6 +204,14 @@ class LoadedCheckpoint:
     @cached_property
     def _model_id(self) -> str:
         return model_id(self.checkpoint.folder)  # reads links
+
+    def check_clone(self, transcript: str | None) -> None:
+        """Raise UnsupportedRequestError if the checkpoint cannot clone, or not in context."""
+        self.writer.checker.require_cloning("clone a voice")
+        if transcript is not None:
+            self.checkpoint.codec_config.require_encoder(
+                "clone in context", f"leave the transcript out, or load {SERVED_BY['base']}"
+            )
 
     def enroll(self, recording: Recording, options: dict[str, Any]) -> Voice:
         """Create a voice from a recording. `options` are those of `enroll`."""

@@ -64,13 +64,14 @@ class Synthesizer:
     def find_voice(self, voice: VoiceSource, transcript: str | None = None) -> str | Voice:
         """The Voice, or the name of a preset. A recording is enrolled with its transcript."""
         library, checker = VoiceLibrary(), self._loaded.writer.checker
+        config = self._loaded.checkpoint.config
         if isinstance(voice, str) and transcript is None and self._adapters.find(voice):
             return voice
         found = find_voice(voice, self.presets, library)
         if isinstance(found, Unenrolled):
             from vivace.voices.enroll import enroll_once  # imports PyTorch
 
-            checker.require("base", "clone a voice")
+            self._loaded.check_clone(transcript)
             model, codec, engine = self._loaded.parts
             cache = EnrolmentCache()
             recording = read_audio(found.audio, sandbox=self._loaded.sandbox)
@@ -80,14 +81,15 @@ class Synthesizer:
                 )
         if transcript is not None:
             raise RequestError("transcript needs a recording, such as voice='me.wav'")
-        is_base = self._loaded.checkpoint.config.tts_model_type == "base"
         if isinstance(found, str):
-            clones = library.names() if is_base else []
-            self._adapters.check_known(found, [*self.presets, *clones])
-        if isinstance(found, str) and is_base and (names := library.names()):
-            served_by = f"{SERVED_BY['custom_voice']}, or take one of yours: {', '.join(names)}"
-            what = f"speak with the preset voice {found[:80]!r}"
-            checker.require("custom_voice", what, served_by)
+            names = library.names() if config.can_clone else []
+            known = [*self.presets, *names]
+            is_mixed = bool(self._adapters.names) or (config.has_presets and config.can_clone)
+            if is_mixed and found.lower() not in map(str.lower, known):
+                raise UnknownVoiceError(found, known)
+            if names:
+                served_by = f"{SERVED_BY['custom_voice']}, or take one of yours: {', '.join(names)}"
+                checker.require_presets(f"speak with the preset voice {found[:80]!r}", served_by)
         return found
 
     def _request(self, text: object, options: SpeechOptions) -> Request:
@@ -313,11 +315,6 @@ class AdapterVoices:
         if speaker and speaker not in map(str.lower, found.presets):
             raise UnknownVoiceError(voice, [f"{name}/{one}" for one in found.presets])
         return AdapterVoice(found, speaker or None)
-
-    def check_known(self, voice: str, known: Sequence[str]) -> None:
-        """Raise UnknownVoiceError for an unknown name, if there are adapters."""
-        if self._adapted and voice.lower() not in map(str.lower, known):
-            raise UnknownVoiceError(voice, known)
 
 
 def _log_usage(audio: Audio) -> Audio:

@@ -21,6 +21,7 @@ from vivace.checkpoint_files import SPEAKER_ENCODER, read_json
 from vivace.errors import CheckpointError
 from vivace.finetune.trainable import Trainables
 from vivace.hub import shard_paths
+from vivace.model.config_file import SPEAKER_FLAG, SPEAKER_SECTION
 
 WEIGHTS = "model.safetensors"
 EMBEDDING = "talker.model.codec_embedding.weight"
@@ -80,7 +81,8 @@ def merged_config(base: Path, info: AdapterInfo) -> dict[str, Any]:
     if info.speakers:
         talker = config["talker_config"]
         config["tts_model_type"] = "custom_voice"
-        config.pop("speaker_encoder_config", None)
+        for name in (SPEAKER_FLAG, SPEAKER_SECTION):
+            config.pop(name, None)
         talker["spk_id"] = {**info.speakers, **talker.get("spk_id", {})}
         dialects = talker.get("spk_is_dialect", {})
         talker["spk_is_dialect"] = {**dict.fromkeys(info.speakers, False), **dialects}

@@ -42,7 +42,11 @@ class Codec(nn.Module):
                 module.fold()
 
     def encode(self, samples: Tensor) -> Tensor:
-        """A recording at `input_sample_rate`, [n], to codes [T, codebooks]."""
+        """A recording at `input_sample_rate`, [n], to codes [T, codebooks].
+
+        Raises UnsupportedRequestError if the encoder is not trained.
+        """
+        self.config.require_encoder("convert audio to codes", "use a released codec")
         num_frames = -(-len(samples) // self.config.encode_downsample_rate)
         with full_precision():
             codes = self.encoder(samples, self.config.encoder_valid_num_quantizers)

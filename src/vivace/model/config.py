@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from vivace.errors import CheckpointError, RequestError
+from vivace.errors import CheckpointError, RequestError, UnsupportedRequestError
 from vivace.speech import LIVE_MODES, LiveMode
 
 ModelType = Literal["base", "custom_voice", "voice_design"]
@@ -201,6 +201,21 @@ class ModelConfig:
                 f"timing_config names head {timing.head} of layer {timing.layer}, and the talker "
                 f"has {sizes[0]} layers of {sizes[1]} heads"
             )
+        speaker = self.speaker_encoder_config
+        if speaker and speaker.enc_dim != talker.hidden_size:
+            raise CheckpointError(
+                f"speaker_encoder_config.enc_dim is {speaker.enc_dim}, and the hidden_size of the "
+                f"talker is {talker.hidden_size}; they must be equal"
+            )
+
+    @property
+    def can_clone(self) -> bool:
+        """Whether the checkpoint converts recordings to speaker vectors and speaks with them."""
+        return self.tts_model_type == "base" or self.speaker_encoder_config is not None
+
+    @property
+    def has_presets(self) -> bool:
+        return self.tts_model_type == "custom_voice"
 
     @property
     def honours_instruct(self) -> bool:
@@ -250,13 +265,26 @@ class CodecConfig:
     """config.json of the speech tokenizer."""
 
     model_type: str
-    encoder_valid_num_quantizers: int
+    encoder_valid_num_quantizers: int  # 0: the encoder is not trained
     input_sample_rate: int
     output_sample_rate: int
     decode_upsample_rate: int
     encode_downsample_rate: int
     decoder_config: CodecDecoderConfig
     encoder_config: CodecEncoderConfig
+
+    @property
+    def has_encoder(self) -> bool:
+        """Whether the codec converts audio to codes."""
+        return self.encoder_valid_num_quantizers > 0
+
+    def require_encoder(self, what: str, instead: str) -> None:
+        """Raise UnsupportedRequestError if the codec has no trained encoder."""
+        if not self.has_encoder:
+            raise UnsupportedRequestError(
+                f"the codec of this checkpoint has no trained encoder, so it cannot {what}; "
+                f"{instead}"
+            )
 
 
 def check_weights(weights: str) -> None:

@@ -29,6 +29,9 @@ from vivace.model.config import (
 
 T = TypeVar("T")
 
+SPEAKER_FLAG = "has_speaker_encoder"  # of a custom_voice checkpoint that also clones
+SPEAKER_SECTION = "speaker_encoder_config"
+
 SAMPLE_RATES = (4_000, 192_000)  # Hz; below, a window of 10 ms has too few samples to measure
 # Limits of numbers that no tensor shape confirms: integers that cost memory or time, and floats
 # that give infinities.
@@ -50,7 +53,7 @@ LIMITS: dict[str, tuple[float, float]] = {
 SECTIONS: dict[str, type[Any]] = {
     "talker_config": TalkerConfig,
     "code_predictor_config": PredictorConfig,
-    "speaker_encoder_config": SpeakerEncoderConfig,
+    SPEAKER_SECTION: SpeakerEncoderConfig,
     "reading_config": ReadingConfig,
     "timing_config": TimingConfig,
     "quantization_config": QuantizationConfig,
@@ -86,9 +89,25 @@ def load_codec_config(path: Path) -> CodecConfig:
 
 
 def parse_model_config(raw: Mapping[str, Any], where: str = "config.json") -> ModelConfig:
-    if raw.get("tts_model_type") != "base":  # other types may contain this section, unused
-        raw = {name: value for name, value in raw.items() if name != "speaker_encoder_config"}
+    if not _has_speaker_encoder(raw, where):
+        raw = {name: value for name, value in raw.items() if name != SPEAKER_SECTION}
+    elif raw.get("tts_model_type") != "base" and raw.get(SPEAKER_SECTION) is None:
+        raise CheckpointError(f"{where}: {SPEAKER_FLAG} needs the section {SPEAKER_SECTION!r}")
     return _build(ModelConfig, raw, where)
+
+
+def _has_speaker_encoder(raw: Mapping[str, Any], where: str) -> bool:
+    """Base checkpoints have one, and custom_voice checkpoints with the flag.
+
+    The section alone proves nothing: other released checkpoints may contain it without weights.
+    """
+    is_flagged = raw.get(SPEAKER_FLAG, False)
+    _check(SPEAKER_FLAG, "bool", is_flagged, where)
+    if is_flagged and raw.get("tts_model_type") == "voice_design":
+        raise CheckpointError(
+            f"{where}: {SPEAKER_FLAG} is not supported for a voice_design checkpoint"
+        )
+    return raw.get("tts_model_type") == "base" or bool(is_flagged)
 
 
 def parse_codec_config(raw: Mapping[str, Any], where: str = "config.json") -> CodecConfig:

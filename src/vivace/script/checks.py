@@ -76,11 +76,11 @@ class RequestChecker:
         """The preset name or the cloned voice, if the checkpoint type supports it."""
         if isinstance(voice, Voice):
             served_by = BASE_OF_WIDTH.get(voice.width, SERVED_BY["base"])
-            self.require("base", f"speak with the cloned voice {voice.name!r}", served_by)
+            self.require_cloning(f"speak with the cloned voice {voice.name!r}", served_by)
             self._check_voice(voice)
             return None, voice
         if isinstance(voice, str):
-            self.require("custom_voice", f"speak with the preset voice {voice!r}")
+            self.require_presets(f"speak with the preset voice {voice!r}")
             return voice, None
         if voice is not None:
             kind = type(voice).__name__
@@ -147,12 +147,18 @@ class RequestChecker:
                 f"available: {', '.join(LANGUAGES)}; set language, or leave normalize out"
             )
 
-    def require(self, model_type: str, what: str, served_by: str | None = None) -> None:
-        if self._config.tts_model_type != model_type:
-            served_by = served_by or SERVED_BY[model_type]
-            raise UnsupportedRequestError(
-                f"a {self._config.tts_model_type} checkpoint cannot {what}; load {served_by}"
-            )
+    def require_cloning(self, what: str, served_by: str = SERVED_BY["base"]) -> None:
+        """Raise UnsupportedRequestError if the checkpoint has no speaker vectors."""
+        if not self._config.can_clone:
+            raise self._unable(what, served_by)
+
+    def require_presets(self, what: str, served_by: str = SERVED_BY["custom_voice"]) -> None:
+        if not self._config.has_presets:
+            raise self._unable(what, served_by)
+
+    def _unable(self, what: str, served_by: str) -> UnsupportedRequestError:
+        kind = self._config.tts_model_type
+        return UnsupportedRequestError(f"a {kind} checkpoint cannot {what}; load {served_by}")
 
 
 def _check_choice(

@@ -134,8 +134,8 @@ class PromptWriter:
     @property
     def default_voice(self) -> str | None:
         """The first preset, if the checkpoint has presets."""
-        is_preset = self._config.tts_model_type == "custom_voice"
-        return next(iter(self._config.talker_config.spk_id), None) if is_preset else None
+        has_presets = self._config.has_presets
+        return next(iter(self._config.talker_config.spk_id), None) if has_presets else None
 
     def _instruct_ids(self, instruct: str | None) -> list[int]:
         if not instruct:  # an empty string means none, like in the official code

@@ -1,22 +1,25 @@
 // Writes numbers, dates, abbreviations, capitals and signs as spoken words: the common rules of
 // `vivace.text.normalize.english`, over the same word tables. docs/browser.md lists what differs.
 import { cardinal, decade, decimal, inPairs, isOne, NUMBER, ordinal, readDigits, spellDigits, year } from "./numbers.js";
+import { CLOCK, CURRENCIES, dayOf, halfTrail, HOUR, letters, ONLY_HALF, readFraction, sayAmount, sayBound, sayClock, sayPhone, sayTime,
+	splitFraction, unitTrail, unitWords, wordAfter } from "./quantities.js";
 import { makeToken, openTables, plainSigns, readAbbreviation, readCapitals, readLeftovers, readMixed, readWord,
 	spellLetters, stopAfter } from "./words.js";
 
 const whole = (pattern, flags = "") => new RegExp(`^(?:${pattern})$`, flags);
 const PLAIN_WORD = /^(?:[A-Z]?[a-z]+(?:['-][a-z]+)*|A|I'[a-z]+|)$/;
-const CURRENCIES = { __proto__: null, $: ["dollar", "dollars", "cent"], "£": ["pound", "pounds", "penny"], "€": ["euro", "euros", "cent"],
-	"¥": ["yen", "yen", ""], "₹": ["rupee", "rupees", ""], "₩": ["won", "won", ""], "₿": ["bitcoin", "bitcoins", ""] };
-const SUM = whole(`([-−])?(US|CA?|AU?)?([$£€¥₹₩₿])(${NUMBER}|\\.\\d+)([kKmMbBtT]|[mb]n)?(?:/([a-z]+))?(\\+)?`);
-const CLOCK = whole("([01]?\\d|2[0-4]):([0-5]\\d)(?::([0-5]\\d))?([ap]\\.?m\\.?)?", "i");
-const HOUR = whole("(1[0-2]|[1-9])([ap]\\.?m\\.?)", "i");
-const HALF = whole("[ap]\\.?m\\.?", "i");
+const SUM = whole(`([-−])?(US|CA?|AU?)?([$£€¥₹₩₿])(${NUMBER}|\\.\\d+)([kKmMbBtT]|[mbt]n)?`
+	+ `(?:[-–—][$£€¥₹₩₿]?(${NUMBER}|\\.\\d+)([kKmMbBtT]|[mbt]n)?)?(?:/([a-z]+))?(\\+)?`);
 const QUANTITY = whole(`([-−–+~±≈<>≤≥])?(${NUMBER}|\\.\\d+)(%|‰|[²³]?[A-Za-zµμ°℃℉][A-Za-z°²³2/]{0,5}|°)?`);
 const ENDS = { __proto__: null, "%": "percent", "‰": "per thousand", k: "thousand", bn: "billion", x: "times" };
 const SCALES = ["hundred", "thousand", "million", "billion", "trillion"];
 const RANGE = whole(`(${NUMBER})(%?)[-–—~](${NUMBER})(%|[A-Za-zµ°][A-Za-z°²³/]{0,4})?`);
-const PHONE = whole("(?:\\+?1[-.])?(?:\\(?\\d{3}\\)?[-.])?\\d{3}[-.]\\d{4}|\\+\\d{1,3}(?:[-.]\\d{2,4}){2,4}|\\+\\d{10,13}");
+const PHONE = whole("(?:\\+?1[-.])?(?:\\(?\\d{3}\\)?[-.])?\\d{3}[-.]\\d{4}|\\+\\d{1,3}(?:[-.]\\d{2,4}){2,4}|\\+\\d{10,13}"
+	+ "|1-\\d{3}-[A-Z]{5,9}|\\d{2,6}(?:-\\d{2,6}){2,4}|\\d{1,7}(?:-\\d{1,7}){3,5}");
+const PHONE_PART = whole("\\+?\\d{1,4}(?:[-.]\\d{2,4}){0,3}|\\(\\d{1,5}\\)(?:[-.]?\\d{2,4}){0,3}");
+const COUNT = whole(`([~≈<>])?(${NUMBER})([KMB])?(\\+)?`);
+const COUNTS = { __proto__: null, K: "thousand", M: "million", B: "billion" };
+const SIZE = whole(`(${NUMBER})[x×](${NUMBER})(?:[x×](${NUMBER}))?([A-Za-z]{0,3})`);
 const EMAIL = whole("([\\w.+-]+)@([\\w-]+(?:\\.[\\w-]+)+)", "i");
 const URL_TEXT = whole("(?:https?|ftp)://(\\S+)|(www\\.\\S+)", "i");
 const DOTTED = whole("[\\w~+-]*(?:[\\w+-]*\\.[\\w-]+)+(?:/\\S*)?");
@@ -87,7 +90,10 @@ export class Reader {
 
 	// `12/25/2024`, `2024-12-25`, `Dec. 25, 2024`, `25 December 2024`
 	readDate(at, token) {
-		const numeric = /^(\d{1,4})([-/.])(\d{1,2})\2(\d{1,4})$/.exec(token.core);
+		const numeric = /^(\d{1,4})([-/.])(\d{1,2})\2(\d{1,4})$/.exec(token.core), { days } = this.tables;
+		const [first, last] = token.core.split(/[-–—]/);
+		if (first in days && last in days) return { words: `${days[first]} to ${days[last]}` };
+		if (first in days && last === undefined) return this.readDayName(at, token, days);
 		if (numeric) return this.readNumericDate(numeric);
 		const short = /^(\d{1,2})\/(\d{1,2})$/.exec(token.core);
 		if (short) return short[1] <= 12 && short[2] > 12 && short[2] <= 31 ? { words: this.sayDay(short[1], short[2]) } : null;
@@ -98,6 +104,15 @@ export class Reader {
 		if (!["", ".", ","].includes(following.trail) || (following.core === "May" && following.trail)) return null;
 		const the = at.before?.core.toLowerCase() === "the" ? "" : "the ";
 		return this.withYear(at, `${the}${ordinal(day)} of ${this.monthOf[following.core]}`, 2);
+	}
+
+	// `Mon., Dec. 5`; a word such as "Sun" is a day only before a date.
+	readDayName(at, { core, trail }, days) {
+		const following = at.token(1), isBeforeDate = Boolean(following) && (following.core in this.monthOf || /^\d/.test(following.core));
+		const isName = trail.startsWith(".") && !["Sat", "Sun", "Wed"].includes(core);
+		if (!isName && !(isBeforeDate && ["", ".", ",", ".,"].includes(trail))) return null;
+		const isEnd = (!following || (!isBeforeDate && /^\p{Lu}/u.test(following.core))) && !trail.startsWith(".,");
+		return { words: days[core], trail: isEnd ? trail : trail.replace(/^\./, "") };
 	}
 
 	sayDay(month, day) { return `${this.months[month - 1]} ${ordinal(day)}`; }
@@ -132,43 +147,79 @@ export class Reader {
 		return isYear ? { words: `${words}, ${year(Number(following.core))}`, count: count + 1 } : { words, count };
 	}
 
-	readPhone(at, { core }) {
-		if (!PHONE.test(core) || core.length <= 7) return null;
-		const groups = core.match(/\d+/g).map((group) => (group === "1" ? "one" : group === "800" && core.startsWith("1") ? "eight hundred" : spellDigits(group)));
-		return { words: (core.startsWith("+") ? "plus " : "") + groups.join(", ") };
+	// `555-0123`, `+44 20 7946 0958`, `(555) 010-9999`
+	readPhone(at, { core, text }) {
+		if (PHONE.test(core) && core.length > 7) return { words: sayPhone(core) };
+		if (!/^\+.*\d|^0\d{2,4}$/.test(core) && !/^\(.*\d/.test(text)) return null;
+		const groups = [];
+		let trail = "";
+		for (let place = 0; place < 6 && at.token(place) && !trail; place += 1) {
+			const whole = at.token(place).text, body = whole.replace(/[.,;:!?"”'’]+$/, "");
+			if (!PHONE_PART.test(body)) break;
+			groups.push(body);
+			trail = whole.slice(body.length);
+		}
+		const count = groups.join("").replace(/\D/g, "").length;
+		return groups.length > 1 && count >= 7 && count <= 15 ? { words: sayPhone(groups.join(" ")), count: groups.length, trail } : null;
 	}
 
-	// `3:30 pm`, `14:05`, `9am`
+	// `3:30 pm`, `14:05`, `9am`, `9:30-11`
 	readTime(at, token, tables) {
+		if (/^\d.*[-–—]/.test(token.core)) return this.readTimeSpan(at, token, tables);
 		const { core, trail } = token, hour = HOUR.exec(core), clock = CLOCK.exec(core), following = trail ? null : at.token(1);
 		if (hour) return { words: `${cardinal(hour[1])} ${letters(hour[2])}`, trail: halfTrail(at, token, 0, tables) };
-		const isHalf = following && !following.lead && HALF.test(following.core);
+		const isHalf = following && !following.lead && ONLY_HALF.test(following.core);
 		if (!clock && !(isHalf && /^(?:1[0-2]|[1-9])$/.test(core))) return null;
 		const half = clock?.[4] ?? (isHalf ? following.core : ""), words = clock ? sayClock(clock, half) : cardinal(core);
 		if (clock?.[4]) return { words: `${words} ${letters(half)}`, trail: halfTrail(at, token, 0, tables) };
 		return half ? { words: `${words} ${letters(half)}`, count: 2, trail: halfTrail(at, following, 1, tables) } : { words };
 	}
 
+	readTimeSpan(at, token, tables) {
+		const span = /^(.{1,11}?)[-–—](.{1,11})$/.exec(token.core), following = token.trail ? null : at.token(1);
+		const first = span ? sayTime(span[1], true) : "", last = span ? sayTime(span[2]) : "";
+		if (!first || !last || !/[:ap]/i.test(token.core)) return null;
+		if (/m\.?$/i.test(span[2])) return { words: `${first} to ${last}`, trail: halfTrail(at, token, 0, tables) };
+		if (!following || following.lead || !ONLY_HALF.test(following.core)) return { words: `${first} to ${last}` };
+		const words = `${first} to ${last.replace(/ (?:o'clock|hundred)$/, "")} ${letters(following.core)}`;
+		return { words, count: 2, trail: halfTrail(at, following, 1, tables) };
+	}
+
 	readMoney(at, token, tables) {
-		const found = SUM.exec(token.core);
+		const found = SUM.exec(token.core), cents = whole(`(${NUMBER}|\\.\\d+)¢`).exec(token.core);
+		if (cents) return { words: `${decimal(cents[1])} cent${isOne(cents[1]) ? "" : "s"}` };
 		if (!found) {
 			const sign = tables.currency_codes[wordAfter(at, token)] ?? wordAfter(at, token), isNumber = whole(NUMBER).test(token.core);
 			if (isNumber && sign in CURRENCIES) return { words: sayAmount(token.core, sign), count: 2 };
 			const isCode = token.core in tables.currency_codes && whole(NUMBER).test(wordAfter(at, token));
 			return isCode ? { words: sayAmount(wordAfter(at, token), tables.currency_codes[token.core]), count: 2 } : null;
 		}
-		const [, minus, of, sign, number, letter, per, plus] = found, following = wordAfter(at, token);
+		const [, minus, of, sign, number, letter, number2, letter2, per, plus] = found, following = wordAfter(at, token);
 		const isScaled = !letter && SCALES.includes(following), scale = isScaled ? following : tables.scale_letters[letter] ?? "";
-		const words = (minus ? "minus " : "") + sayAmount(number, sign, scale, tables.currency_origins[of] ?? "")
+		const low = number2 ? `${decimal(number)}${letter ? ` ${scale}` : ""} to ` : "", origin = tables.currency_origins[of] ?? "";
+		const amount = sayAmount(number2 ?? number, sign, tables.scale_letters[letter2] ?? scale, origin, Boolean(low));
+		const words = (minus ? "minus " : "") + low + amount
 			+ (per ? ` per ${tables.per[per] ?? per}` : "") + (plus ? " plus" : "");
 		return { words, count: isScaled ? 2 : 1 };
 	}
 
-	// `1/2`, `1 1/2`, `24/7`
-	readFraction(at, token, { fractions }) {
-		if (token.core in fractions) return { words: fractions[token.core] };
+	// `1/2`, `1 1/2`, `2½`, `24/7`
+	readFraction(at, token, tables) {
+		if (token.core in tables.fractions) return { words: tables.fractions[token.core] };
+		const reading = this.readParts(at, token), count = reading?.count ?? 1, last = at.token(count - 1);
+		if (!reading) return null;
+		const unit = unitWords(last.trail || at.token(count)?.lead ? "" : at.token(count)?.core, reading.isMixed ? "" : "1", tables);
+		return unit ? { words: `${reading.words} ${unit}`, count: count + 1 } : reading;
+	}
+
+	readParts(at, token) {
+		const sign = splitFraction(token.core.slice(-1)), number = token.core.slice(0, -1), half = (words) => (words === "one half" ? "a half" : words);
+		if (sign && /^\d*$/.test(number)) {
+			const words = readFraction(sign);
+			return { words: number ? `${decimal(number)} and ${half(words)}` : words, isMixed: number !== "" };
+		}
 		const own = readFraction(token.core), next = /^\d{1,3}$/.test(token.core) ? readFraction(wordAfter(at, token)) : "";
-		if (next) return { words: `${decimal(token.core)} and ${next === "one half" ? "a half" : next}`, count: 2 };
+		if (next) return { words: `${decimal(token.core)} and ${half(next)}`, count: 2, isMixed: true };
 		return own ? { words: own } : null;
 	}
 
@@ -185,24 +236,37 @@ export class Reader {
 
 	// A number with the unit or scale after it: `5 kg`, `3°C`, `12.5%`.
 	readQuantity(at, token, tables) {
-		const found = QUANTITY.exec(token.core);
-		if (!found) return null;
+		const found = QUANTITY.exec(token.core), count = this.readCount(at, token, tables);
+		if (count || !found) return count;
 		const [, sign, number, end] = found, signed = (sign ? `${tables.number_signs[sign]} ` : "") + decimal(number);
 		if (end) {
 			const name = end === "s" ? (isOne(number) ? "second" : "seconds") : ENDS[end] ?? unitWords(end, number, tables);
-			return name ? { words: `${signed} ${name}` } : null;
+			const per = /^x\/(.+)$/.exec(end), times = per && tables.per[per[1]] ? `times per ${tables.per[per[1]]}` : name;
+			return times ? { words: `${signed} ${times}`, trail: unitTrail(at, end, 0, tables) } : null;
 		}
 		const following = wordAfter(at, token);
 		if (following === "%") return { words: `${signed} percent`, count: 2 };
 		if (SCALES.includes(following)) return { words: `${signed} ${following}`, count: 2 };
 		const unit = following && unitWords(following, number, tables);
-		if (unit) return { words: `${signed} ${unit}`, count: 2 };
+		const isInches = following === "in" && (["ft", "feet", "foot"].includes(at.before?.core) || (at.token(1).trail === "." && unitTrail(at, "in", 1, tables) === "" ));
+		const name = isInches ? (isOne(number) ? "inch" : "inches") : unit;
+		if (name) return { words: `${signed} ${name}`, count: 2, trail: unitTrail(at, following, 1, tables) };
 		return { words: /^\d+$/.test(number) && !sign ? this.readInteger(at, token, number, following) : signed };
+	}
+
+	// `2.3M views`, `10K+ users`, `1,000+`; `5K` alone may be a race.
+	readCount(at, token, tables) {
+		const found = COUNT.exec(token.core), following = wordAfter(at, token);
+		if (!found || (!found[3] && !found[4])) return null;
+		const [, sign, number, end, plus] = found, isCounted = following === "people" || /^\p{Ll}+s$/u.test(following);
+		if (end && !number.includes(".") && (!isCounted || (end === "K" && ["2", "4", "8"].includes(number)))) return null;
+		return { words: [sign ? tables.number_signs[sign] : "", decimal(number), COUNTS[end], plus ? "plus" : ""].filter(Boolean).join(" ") };
 	}
 
 	readInteger({ before }, token, digits, following) {
 		const { tables } = this, earlier = before && !before.trail ? before.core.toLowerCase() : "";
 		if ((tables.before_codes.has(earlier) && digits.length >= 3) || (["call", "dial"].includes(earlier) && digits.length === 3)) return spellDigits(digits);
+		if (digits.length === 5 && /^[A-Z]{2}$/.test(before?.core ?? "")) return spellDigits(digits); // a ZIP code after a state
 		if ([3, 4].includes(digits.length) && tables.before_pairs.has(earlier)) return inPairs(digits);
 		if (digits.length >= 7 && !digits.endsWith("000")) return spellDigits(digits);
 		const number = Number(digits);
@@ -212,8 +276,13 @@ export class Reader {
 		return isYear ? year(number) : readDigits(digits);
 	}
 
-	// `10-20`, `1990–2000`, `3-5 kg`, `16:9`
+	// `10-20`, `1990–2000`, `3-5 kg`, `16:9`, `4x4`, `9.8/10`
 	readRange(at, token, tables) {
+		const size = SIZE.exec(token.core), score = /^(\d{1,3}\.\d{1,2})\/(\d{1,3})$/.exec(token.core);
+		if (score) return { words: `${decimal(score[1])} out of ${decimal(score[2])}` };
+		if (size && (!size[4] || unitWords(size[4], size[2], tables))) {
+			return { words: `${size.slice(1, 4).filter(Boolean).map(decimal).join(" by ")} ${unitWords(size[4], size[2], tables)}`.trim() };
+		}
 		const ratio = whole(`(${NUMBER}):(${NUMBER})`).exec(token.core);
 		if (ratio) return { words: `${decimal(ratio[1])} to ${decimal(ratio[2])}` };
 		const found = RANGE.exec(token.core);
@@ -308,66 +377,4 @@ export class Reader {
 		if (/^[A-Z]{2,}$/.test(part)) return readWord(part, false, this.tables);
 		return MIXED.test(part) ? readMixed(part, this.tables) : part;
 	}
-}
-
-function dayOf({ core }) {
-	const found = /^(\d{1,2})(?:st|nd|rd|th)?$/i.exec(core);
-	return found && found[1] >= 1 && found[1] <= 31 ? Number(found[1]) : 0;
-}
-
-const letters = (half) => Array.from(half.replaceAll(".", "").toUpperCase()).join(" ");
-
-// The full stop of "p.m." stays only at the end of a sentence.
-function halfTrail(at, { core, trail }, place, tables) {
-	if (!core.includes(".") || !trail.startsWith(".")) return trail;
-	return stopAfter(at, trail, place, /^[A-Z]+$/.test(at.token(place + 1)?.core ?? ""), tables);
-}
-
-function sayClock([, hour, minutes, seconds], half) {
-	const isEven = minutes === "00", tail = isEven ? "" : minutes[0] === "0" ? ` oh ${cardinal(minutes[1])}` : ` ${cardinal(minutes)}`;
-	const round = isEven && !half && !seconds ? (hour > 0 && hour <= 12 ? " o'clock" : " hundred") : "";
-	return cardinal(hour) + tail + round + (seconds ? ` ${seconds[0] === "0" ? spellDigits(seconds) : cardinal(seconds)}` : "");
-}
-
-function sayAmount(number, sign, scale = "", of = "") {
-	const [one, several, hundredth] = CURRENCIES[sign], [wholePart, places = ""] = number.replaceAll(",", "").split(".");
-	if (scale || !hundredth || ![0, 2].includes(places.length)) {
-		return `${decimal(number)} ${scale ? `${scale} ` : ""}${of}${isOne(number) && !scale ? one : several}`;
-	}
-	const units = Number(wholePart || 0), cents = Number(places || 0), parts = [];
-	if (units || !cents) parts.push(`${cardinal(wholePart || "0")} ${of}${units === 1 ? one : several}`);
-	if (cents) parts.push(`${cardinal(cents)} ${cents === 1 ? hundredth : hundredth === "penny" ? "pence" : `${hundredth}s`}`);
-	return parts.join(" and ");
-}
-
-function readFraction(text) {
-	const found = /^([1-9]\d{0,3})\/([1-9]\d{0,3})$/.exec(text ?? ""), above = Number(found?.[1]), below = Number(found?.[2]);
-	if (!found || above >= below || ![2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 20, 32, 64, 100, 1000].includes(below)) return "";
-	const part = { 2: "half", 4: "quarter" }[below] ?? ordinal(below);
-	return `${cardinal(above)} ${above === 1 ? part : below === 2 ? "halves" : `${part}s`}`;
-}
-
-// One end of a range; two numbers of four digits are years.
-function sayBound(text, other) {
-	const isYear = /^\d{4}$/.test(text) && text >= 1100 && text <= 2099 && [2, 4].includes(other.length);
-	return isYear ? year(Number(text)) : decimal(text);
-}
-
-// The name of a unit after a number; "" if it is none.
-function unitWords(unit, number, tables) {
-	if (!unit) return "";
-	const names = Object.hasOwn(tables.units, unit) ? tables.units[unit] : undefined;
-	if (names === undefined) {
-		const [head, per] = unit.split("/");
-		return per && Object.hasOwn(tables.units, head) && Object.hasOwn(tables.per, per) ? `${unitWords(head, number, tables)} per ${tables.per[per]}` : "";
-	}
-	const [singular, irregular] = names.split("|"), several = irregular || `${singular}s`;
-	const tail = several.split(" ").slice(1).join(" ");
-	return isOne(number) ? (tail && !singular.includes(" ") ? `${singular} ${tail}` : singular) : several;
-}
-
-// The next word; "" if a sign separates it from this one.
-function wordAfter(at, token) {
-	const following = token.trail ? undefined : at.token(1);
-	return !following || following.lead ? "" : following.core;
 }

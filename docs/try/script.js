@@ -117,7 +117,7 @@ export class ScriptWriter {
 
 // Paragraphs and list items: {text, isParagraph}. A single line break inside a paragraph is white space.
 function readBlocks(text) {
-	const clean = text.normalize("NFC").replace(/[^\S\n]*[\p{Extended_Pictographic}\u200d\ufe0f\u{1f3fb}-\u{1f3ff}\u{e0000}-\u{e007f}]+/gu, "");
+	const clean = text.normalize("NFC").replace(/[^\S\n]*(?:(?![©®™])[\p{Extended_Pictographic}\u200d\ufe0f\u{1f3fb}-\u{1f3ff}\u{e0000}-\u{e007f}])+/gu, "");
 	const blocks = [];
 	let held = "";
 	const close = (isParagraph) => {
@@ -127,7 +127,7 @@ function readBlocks(text) {
 	};
 	for (const line of clean.split(/\r\n|[\n\r\v\f\x85\u2028\u2029]/)) {
 		if (!line.trim() || RULE.test(line)) { close(true); continue; }
-		const item = line.trim(), isItem = LIST_MARK.test(item), words = item.replace(LIST_MARK, "").replaceAll("\t", ", ");
+		const item = line.trim(), isItem = LIST_MARK.test(item), words = item.replace(LIST_MARK, "").replace(/\t+/g, (tab, at, all) => (at && /[,;:.!?]/.test(all[at - 1]) ? " " : ", "));
 		if (held && (isItem || endsItem(held, words))) close(false);
 		held += ` ${words}`;
 	}

@@ -45,7 +45,7 @@ export function readAbbreviation(at, token, tables) {
 	if (core in tables.titles || core in tables.places) return readNamePart(at, token, tables);
 	if (lower in tables.numbered) {
 		const words = tables.numbered[lower];
-		return /^[\d#]/.test(at.token(1)?.text ?? "") ? { words: begins(at) ? capitalise(words) : words, trail: trail.slice(1) } : null;
+		return /^(?:[\d#]|\(\d)/.test(at.token(1)?.text ?? "") ? { words: begins(at) ? capitalise(words) : words, trail: trail.slice(1) } : null;
 	}
 	if (lower in tables.abbreviations) {
 		const words = isUpper(core) ? capitalise(tables.abbreviations[lower]) : tables.abbreviations[lower];

@@ -40,7 +40,13 @@ CASES = [
     "One. Two. Three. Four sentences, and here comes another one that makes the text long enough "
     "to be cut into several utterances. The last one ends here.",
     "A sentence, that goes on, and on, with many clauses, " * 6 + "and ends.",
-    "Hello 😀 world.",
+    "Hello 😀 world. © 2024",
+    "Add 2½ cups, ¾ tsp salt and 1/2 tsp. oil. A 5 ft. 10 in. man, 6 ft 2 in, 12 oz. of it.",
+    "Call (212) 555-0198, +44 20 7946 0958 or 1-800-FLOWERS; 123-45-6789.",
+    "It costs $5–$10, 50¢, $3tn or $1.5m-2m; 1,000+ users, 2.3M views, 10K+ downloads, a 5K run.",
+    "Open 9:30-11, 7:30-8:45 am and 5pm–7pm, Mon–Fri. Mon., Dec. 5; Tues. and Thurs.",
+    "A 2x4, 10x20x30cm, 9.8/10, 3x/day, Salem, OR 97301, Eq. (2).",
+    "1. Eggs\n2. Milk\n3. Bread\n\nName:\tAnna\tAge:\t31",
     "I. Am. Here. Now. Go! Stop? Then Mr. Wu left. Yes. J. R. Roe. No.",
     "Yes yes yes yes yes. No no. Very very very good! 5. 4. 3. 2. 1. “Yes.” “No.” he said.",
 ]

@@ -29,6 +29,10 @@ def read(stage: Stage, text: str) -> str:
         ("five. four. three", "five, four, three"),
         ("“Yes.” “No.” he said.", "“Yes,” “No.” he said."),
         ("(Go.) Stop.", "(Go,) Stop."),
+        (
+            "one. Eggs\n\ntwo. Milk\n\n\nthree. Rye bread.",
+            "one, Eggs\n\ntwo, Milk\n\n\nthree. Rye bread.",
+        ),
         ("Go. Stop. Then we went home. Yes. No.", "Go, Stop. Then we went home. Yes, No."),
         # Left as it is
         ("Yes. We went home.", "Yes. We went home."),

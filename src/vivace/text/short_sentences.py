@@ -14,8 +14,9 @@ from vivace.text.spans import join, substitute
 from vivace.text.split import ABBREVIATIONS
 
 _CLOSERS, _OPENERS = "\"'”’)\\]}»", "\"'“‘(\\[{«"
-_STOP = re.compile(
-    rf"(?P<stops>[.!?…]+)(?P<closers>[{_CLOSERS}]*)(?P<gap>\s*)[{_OPENERS}]*(?P<next>.?)", re.DOTALL
+_STOP = re.compile(  # or a line break that ends an item
+    rf"(?P<stops>[.!?…]+|(?=\n\n))(?P<closers>[{_CLOSERS}]*)(?P<gap>\s*)[{_OPENERS}]*(?P<next>.?)",
+    re.DOTALL,
 )
 _LAST_STOPS = re.compile(rf"[.!?…]+(?=[{_CLOSERS}]*\s*\Z)")
 # "J." of "J. Smith", and titles, which normalization keeps. "I." is a sentence.
@@ -61,7 +62,7 @@ class ShortSentences:
             else:
                 self._end_sentence(stop, out)
                 place = 0
-        certain = stop.start() if stop else len(self._text)
+        certain = stop.start() if stop else len(self._text.rstrip("\n"))
         if self._is_long or certain >= self._max_chars:
             self._is_long = True
             self._give_held(out, is_short=False)

@@ -192,11 +192,14 @@ class _Rows:
         role_ids: Sequence[int],
         prefix: Sequence[tuple[int, str]],
     ) -> None:
-        self.add(instruct_ids, NO_CODE, "instruct")
+        if instruct_ids:
+            self.add(instruct_ids, NO_CODE, "instruct")
         self.add(role_ids, NO_CODE, "role")
-        for code, label in prefix:
-            self.add([self.config.tts_pad_token_id], code, label)
-        self.add([self.config.tts_bos_token_id], self._pad, "text begins")
+        codes, labels = zip(*prefix, (self._pad, "text begins"), strict=True)
+        self.text += [self.config.tts_pad_token_id] * len(prefix)
+        self.text.append(self.config.tts_bos_token_id)
+        self.first_codes += codes
+        self.labels += labels
         self.num_shared = len(self.text)
 
     def add_first_text(self, text_ids: Sequence[int]) -> None:

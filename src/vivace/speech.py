@@ -119,17 +119,16 @@ class SamplingParams:
         Args:
             changes: New values by field name.
         """
-        if unknown := sorted(name for name in changes if name not in self.__slots__):
+        if unknown := changes.keys() - SamplingParams.__dataclass_fields__.keys():
             raise RequestError(
-                f"no sampling argument named {', '.join(unknown)}; "
+                f"no sampling argument named {', '.join(sorted(unknown))}; "
                 f"try one of: {', '.join(sorted(self.__slots__))}"
             )
         params = object.__new__(SamplingParams)
         for name in self.__slots__:  # the values of this object were checked
-            if name in changes:
-                params._settle(name, changes[name])
-            else:
-                object.__setattr__(params, name, getattr(self, name))
+            object.__setattr__(params, name, getattr(self, name))
+        for name, value in changes.items():
+            params._settle(name, value)
         params._check()
         if params.temperature == 0 and "temperature" in changes:
             greedy = changes.get("predictor_temperature", 0.0)

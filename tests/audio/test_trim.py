@@ -30,7 +30,10 @@ def trimmed(samples: Samples, sizes: list[int]) -> Samples:
 
 
 def test_first_audible_is_the_first_sample_above_minus_50_dbfs() -> None:
-    assert first_audible(speech(100)) == 100
+    for num_silent in (0, 100, 499, 500, 501, 1_500, 1_919):
+        assert first_audible(speech(num_silent)) == num_silent
+        assert first_audible(speech(num_silent, 1)) == num_silent
+    assert first_audible(speech(1_920, 0)) is None
     assert first_audible(np.zeros(10, np.float32)) is None
     assert first_audible(np.empty(0, np.float32)) is None
     assert pytest.approx(0.00316, abs=1e-5) == AUDIBLE_SAMPLE

@@ -10,6 +10,7 @@ WINDOW_S = 0.01
 AUDIBLE = 10 ** (-45 / 20)  # root mean square of a window
 AUDIBLE_SAMPLE = 10 ** (-50 / 20)  # absolute value
 KEPT_S = 0.02  # of the silence before the first audible sample
+MAX_SEARCHED = 500  # samples at once; for more, numpy releases the GIL and waits to get it back
 
 
 class StartTrimmer:
@@ -29,7 +30,7 @@ class StartTrimmer:
         if self.is_open:
             return samples
         first = first_audible(samples)
-        held = np.concatenate((self._held, samples))
+        held = np.concatenate((self._held, samples)) if len(self._held) else samples
         if first is None and not is_last:
             self._held = held
             return held[:0]
@@ -40,8 +41,11 @@ class StartTrimmer:
 
 def first_audible(samples: Samples) -> int | None:
     """The number of the first sample above `AUDIBLE_SAMPLE`, or None."""
-    is_audible = np.abs(samples) > AUDIBLE_SAMPLE
-    return int(is_audible.argmax()) if is_audible.any() else None
+    for start in range(0, len(samples), MAX_SEARCHED):
+        is_audible = np.abs(samples[start : start + MAX_SEARCHED]) > AUDIBLE_SAMPLE
+        if (first := is_audible.tobytes().find(1)) >= 0:
+            return start + first
+    return None
 
 
 def sound_span(samples: Samples, sample_rate: int) -> tuple[int, int]:

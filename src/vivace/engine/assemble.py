@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -23,6 +23,7 @@ from vivace.speech import FinishReason, Usage, Word, join_words, move_words
 from vivace.text.pauses import Pause
 
 Steps = Generator[AudioChunk | Wait, None, None]
+FindMark = Callable[[], FileMark | None]
 
 
 def join_empty(steps: Steps) -> Steps:
@@ -85,7 +86,7 @@ class Assembler:
         has_words: bool = False,
         silence_rms: float = 0.0,
         watermark: SampleMarker | None = None,
-        mark: FileMark | None = None,
+        find_mark: FindMark | None = None,  # called for the whole audio only
     ) -> None:
         self._words: tuple[Word, ...] | None = () if has_words else None
         self.sample_rate = config.output_sample_rate
@@ -100,7 +101,7 @@ class Assembler:
         self.audible_ms: float | None = None
         self.num_stalled = 0  # silent or repeated frames at the end of a stall
         self._effects = Effects(SpeedChanger(speed, self.sample_rate), watermark)
-        self._mark = mark
+        self._find_mark = find_mark
         self._trimmer = StartTrimmer(self.sample_rate) if trim or trim_start else None
         self._no_codes = np.empty((0, config.decoder_config.num_quantizers), dtype=np.int64)
 
@@ -167,7 +168,7 @@ class Assembler:
             finish_reason=finish_reason,
             usage=dataclasses.replace(usage, audio_s=length_s, wall_s=self.wall_s),
             words=move_words(words, 0.0, length_s, effects.speed.speed),
-            mark=self._mark,
+            mark=None if self._find_mark is None else self._find_mark(),
         )
 
     def without_stall(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -183,8 +184,8 @@ class Assembler:
         self, samples: NDArray[np.float32], codes: NDArray[np.int64], end: FinishReason | None
     ) -> AudioChunk:
         samples = self._effects.process(samples)
-        if end is not None:
-            samples = np.concatenate([samples, self._effects.finish()])
+        if end is not None and len(rest := self._effects.finish()):
+            samples = np.concatenate([samples, rest])
         if self.audible_ms is None and self._effects.watermark is not None:
             self._note_first(samples)
         start = self.num_samples

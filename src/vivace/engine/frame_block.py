@@ -63,16 +63,14 @@ def take_first(blocks: deque[FrameBlock], num_frames: int) -> list[FrameBlock]:
 def join_blocks(blocks: Sequence[FrameBlock]) -> FrameBlock:
     """Copy consecutive blocks into one. The given blocks may be views of a whole batch."""
     last = blocks[-1]
+    num_frames = sum([len(block.codes) for block in blocks])
     codes = _copy([block.codes for block in blocks])
-    return FrameBlock(
-        codes.reshape(sum(len(block.codes) for block in blocks), last.codes.shape[1]),
-        _copy([block.samples for block in blocks]),
-        last.finish_reason,
-        last.num_stalled,
-    )
+    samples = _copy([block.samples for block in blocks])
+    shape = num_frames, last.codes.shape[1]
+    return FrameBlock(codes.reshape(shape), samples, last.finish_reason, last.num_stalled)
 
 
 def _copy(arrays: Sequence[NDArray[T]]) -> NDArray[T]:
     """Concatenate flat copies. `np.concatenate` would release the GIL and wait to get it back."""
-    parts = (np.ascontiguousarray(array).data for array in arrays)
-    return np.frombuffer(bytearray().join(parts), arrays[0].dtype)
+    data = bytearray().join([np.ascontiguousarray(array).data for array in arrays])
+    return np.frombuffer(data, arrays[0].dtype)

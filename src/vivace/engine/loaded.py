@@ -99,6 +99,7 @@ class Parts:
 class Attention(NamedTuple):
     timer: Timer
     finder: HeadFinder
+    open_pass: OpenPass
 
 
 class LoadedCheckpoint:
@@ -154,13 +155,14 @@ class LoadedCheckpoint:
         if self._attention is None:
             engine = parts.engine
             timer = Timer(self.checkpoint.config, lambda: parts.model, on_head=engine.watch)
-            self._attention = Attention(timer, HeadFinder(engine, timer))
+            open_pass = partial(LocalPass, engine, timer)
+            self._attention = Attention(timer, HeadFinder(engine, timer), open_pass)
         return self._attention
 
     def _attention_calls(self) -> tuple[OpenPass, OfferUtterance]:
         """For word timings, and for the search of the attention head. Usable after `close`."""
-        timer, finder = self.attention
-        return partial(LocalPass, self.engine, timer), finder.offer
+        _, finder, open_pass = self.attention
+        return open_pass, finder.offer
 
     def open(
         self, request: Request, *, chunk_frames: ChunkFrames = RAMP, wake: Wake | None = None
@@ -187,7 +189,7 @@ class LoadedCheckpoint:
             open_pass=open_pass if options.timings else None,
             marker=self.marker if checks_words else None,
             offer=offer if checks_words else None,
-            mark=self.file_mark(request.marking, request.voice),
+            find_mark=partial(self.file_mark, request.marking, request.voice),
         )
 
     def file_mark(self, marking: Marking, *voices: str | Voice | None) -> FileMark | None:

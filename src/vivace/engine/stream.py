@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vivace.audio.clip import Audio, AudioChunk
-from vivace.audio.file_mark import FileMark
-from vivace.engine.assemble import Assembler, Steps, join_empty
+from vivace.engine.assemble import Assembler, FindMark, Steps, join_empty
 from vivace.engine.client import EngineClient
 from vivace.engine.completeness import IdMarker, OfferUtterance
 from vivace.engine.frame_block import FrameBlock
@@ -54,7 +53,7 @@ class Stream(Iterator[AudioChunk]):
         open_pass: OpenPass | None = None,  # None: without word timings
         marker: IdMarker | None = None,  # None: the words are not checked
         offer: OfferUtterance | None = None,  # to the search for that check's attention head
-        mark: FileMark | None = None,  # of the files that `Audio.save` writes
+        find_mark: FindMark | None = None,  # of the files that `Audio.save` writes
     ) -> None:
         if wake is None and isinstance(request.text, AsyncIterator):
             raise RequestError("text is an async iterator; use astream, or give an iterator")
@@ -75,7 +74,7 @@ class Stream(Iterator[AudioChunk]):
             has_words=open_pass is not None,
             silence_rms=writer.silence_rms,
             watermark=request.marking.open_stream(config.output_sample_rate),
-            mark=mark,
+            find_mark=find_mark,
         )
         is_limited, max_frames = settings.is_limited, settings.sampling.max_frames
         self._num_frames_left = max_frames if is_limited else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from functools import cached_property
 
 from vivace.errors import RequestError
 from vivace.script.parts import PartReader, UtteranceText, seam
@@ -72,29 +73,34 @@ class Script:
         self, writer: PromptWriter, request: Request, words: WrittenWords | None = None
     ) -> None:
         """`words` collects the words of the text for word timings."""
-        self._writer, self._request = writer, request
+        self._writer, self._request, self._words = writer, request, words
         self._options = writer.texts.script_options(request)
-        self._reader = PartReader(
-            self._options,
-            writer.checker.letters,
-            writer.checker.letter_error,
-            skips_letters=request.options.on_unsupported == "skip",
-            words=words,
-        )
         self._plan: deque[str | Pause] | None = None  # the rest of a known text
+        self._has_reader = True  # False: the text needs no stages
         self._num_chars = self._num_chars_taken = 0  # of the plan
         if isinstance(request.text, str):
-            self._plan = deque(self._plan_text(request.text, has_words=words is not None))
-            self._num_chars = sum(len(part) for part in self._plan if isinstance(part, str))
+            self._plan = deque(self._plan_text(request.text))
+            self._num_chars = sum([len(part) for part in self._plan if isinstance(part, str)])
             if self.error is not None:
                 raise self.error
 
-    def _plan_text(self, text: str, *, has_words: bool) -> list[str | Pause]:
-        if self._request.verbatim:
-            return split_verbatim(text, self._options)
-        if not has_words and is_one_utterance(text, self._options):
-            return [text]
-        return plan_parts(text, self._reader)
+    def _plan_text(self, text: str) -> list[str | Pause]:
+        is_plain = self._words is None and is_one_utterance(text, self._options)
+        self._has_reader = not (self._request.verbatim or is_plain)
+        if self._has_reader:
+            return plan_parts(text, self._reader)
+        return split_verbatim(text, self._options) if self._request.verbatim else [text]
+
+    @cached_property
+    def _reader(self) -> PartReader:
+        checker = self._writer.checker
+        return PartReader(
+            self._options,
+            checker.letters,
+            checker.letter_error,
+            skips_letters=self._request.options.on_unsupported == "skip",
+            words=self._words,
+        )
 
     @property
     def is_over(self) -> bool:
@@ -109,7 +115,7 @@ class Script:
     @property
     def skipped(self) -> Sequence[str]:
         """Unsupported letters that were left out so far."""
-        return self._reader.skipped
+        return self._reader.skipped if self._has_reader else ()
 
     def next_part(self) -> Line | Pause | None:
         """None at the end, or if more text must be fed first."""
@@ -149,7 +155,7 @@ class Script:
     @property
     def error(self) -> Exception | None:
         """What a live text's iterator raised, or why a part of the text was left out."""
-        return self._reader.error
+        return self._reader.error if self._has_reader else None
 
 
 def plan_parts(text: str, reader: PartReader) -> list[str | Pause]:

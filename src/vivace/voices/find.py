@@ -35,10 +35,10 @@ def find_voice(
     if not isinstance(source, (str, Path)):
         kind = type(source).__name__
         raise RequestError(f"voice must be a preset's name, a path or a Voice, not {kind}")
-    path, name = Path(source), str(source).lower()
-    suffix = path.suffix.lower()
+    name = str(source).lower()
+    suffix = Path(source).suffix.lower() if "." in name else ""
     if suffix == SUFFIX:
-        return load_voice(path)
+        return load_voice(Path(source))
     if isinstance(source, Path) or suffix in RECORDING_EXTENSIONS:
         return Unenrolled(source)
     if name in {preset.lower() for preset in presets}:

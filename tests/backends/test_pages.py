@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.memory import pool_size
 from vivace.backends.cuda_graph.pages import PAGE, PagePool, num_pages
 from vivace.backends.cuda_graph.reservations import FIRM
+from vivace.backends.cuda_graph.slot_table import GraphSlot
 from vivace.engine.engine import Engine
 from vivace.engine.guard import frame_budget
 from vivace.engine.reader import UtteranceReader
@@ -241,6 +242,32 @@ def test_slot_reserves_later_pages_on_demand_or_pauses(
     assert np.array_equal(np.concatenate([second.of(0), rest.of(0)]), speak(eager, *requests[1]))
     backend.release(slots[1])
     assert backend._pool.num_free == 3
+
+
+def test_slots_that_need_pages_together_get_them_in_one_write(
+    part: Tiny, backend_of: Callable[..., CudaGraphBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two slots pause at the end of their page until another slot is released."""
+    backend, prompt, eager = backend_of(4), prompt_of(part, PAGE - 18), part.backend()
+    requests = [(prompt, params(seed, min_frames=24, max_frames=24)) for seed in range(3)]
+    first, *slots = [backend.admit(*request) for request in requests]
+    backend.step([first], 24)
+    paused = backend.step(slots, 20)
+    assert (paused.lengths, paused.status) == ((18, 18), ("running", "running"))
+    backend.release(first)
+    writes, append = list[list[int]](), backend._table.append_pages
+
+    def noted(grown: Sequence[tuple[GraphSlot, Sequence[int]]]) -> None:
+        writes.append([slot.row for slot, _ in grown])
+        append(grown)
+
+    monkeypatch.setattr(backend._table, "append_pages", noted)
+    rest = backend.step(slots, 24)
+    assert writes == [[backend._slots[slot].row for slot in slots]]
+    assert (rest.lengths, rest.status) == ((6, 6), ("length", "length"))
+    for row, request in enumerate(requests[1:]):
+        codes = np.concatenate([paused.of(row), rest.of(row)])
+        assert np.array_equal(codes, speak(eager, *request))
 
 
 def test_live_text_reserves_pages_on_arrival(

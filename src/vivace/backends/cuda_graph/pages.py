@@ -47,13 +47,13 @@ class PagePool:
         """
         assert row not in self._reservations
         assert count <= most <= self.size
-        self._reservations[row] = PageReservation([], most)
+        reservation = self._reservations[row] = PageReservation([], most)
         self._largest = max(self._largest, most)
         if count > self.num_free or not self._is_safe(row, count):
             del self._reservations[row]
             return None
-        self.grow(row, count)
-        return self._reservations[row].pages
+        self._take(reservation, count)
+        return reservation.pages
 
     def grow(self, row: int, count: int) -> list[int]:
         """Add pages up to `count` in total; fewer if the slot must wait for other slots to end."""
@@ -61,7 +61,10 @@ class PagePool:
         num_more = min(count, reservation.most) - len(reservation.pages)
         while num_more > 0 and not self._is_safe(row, num_more):
             num_more -= 1
-        more = [self._free.pop() for _ in range(num_more)]
+        return self._take(reservation, num_more)
+
+    def _take(self, reservation: PageReservation, count: int) -> list[int]:
+        more = [self._free.pop() for _ in range(count)]
         reservation.pages += more
         return more
 

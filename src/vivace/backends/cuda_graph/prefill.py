@@ -25,7 +25,7 @@ from vivace.backends.cuda_graph.pages import num_pages
 from vivace.backends.cuda_graph.slot_table import GraphSlot, SlotTable
 from vivace.backends.cuda_graph.staging import StagedNumbers
 from vivace.backends.cuda_graph.state_cache import StateCache
-from vivace.model.config import SPEAKER
+from vivace.model.config import NO_CODE, SPEAKER
 from vivace.model.talker import Qwen3TTS, Talker
 from vivace.prompt import Prompt
 
@@ -95,6 +95,7 @@ class Prefill:
         self._vectors = vectors
         self._positions = np.arange(table.num_positions)
         self._num_books = len(sizes)
+        self._no_codes = np.full((TILE, len(sizes)), NO_CODE)  # of rows between two prompts
         parked = [model.config.tts_pad_token_id, 0, table.num_positions, table.padding]
         self._parked = np.array(parked)[:, None]
         self._inputs: dict[int, PassInputs] = {}  # of graphs, by number of rows
@@ -149,25 +150,36 @@ class Prefill:
     def _write(self, parts: Sequence[PromptPart], inputs: PassInputs) -> None:
         """Store the rows of these prompts, and a line for each slot that begins."""
         inputs.clear()
-        num_lines = 0
-        for part in parts:
-            self._write_rows(part, inputs)
-            if part.is_first:
-                inputs.lines[num_lines] = self._table.line(part.slot)
-                num_lines += 1
+        self._write_fields(parts, inputs.fields)
+        self._write_vectors(parts, inputs)
+        if lines := [self._table.line(part.slot) for part in parts if part.is_first]:
+            inputs.lines[: len(lines)] = lines
 
-    def _write_rows(self, part: PromptPart, inputs: PassInputs) -> None:
-        prompt, slot, rows, at, _ = part
-        here, fields = slice(at, at + len(rows)), inputs.fields
-        fields[Field.TEXT, here] = prompt.text_ids[rows.start : rows.stop]
-        fields[Field.SLOT, at : part.end] = slot.row
-        fields[Field.POSITION, here] = self._positions[rows.start : rows.stop]
-        if rows.stop == len(prompt):
-            fields[Field.TARGET, here.stop - 1] = slot.row
-        codes, vectors = prompt.codes[rows.start : rows.stop], inputs.vectors[here]
+    def _write_fields(self, parts: Sequence[PromptPart], fields: Numbers) -> None:
+        texts, owners = fields[Field.TEXT], fields[Field.SLOT]
+        positions, targets = fields[Field.POSITION], fields[Field.TARGET]
+        for part in parts:
+            prompt, slot, rows, at, _ = part
+            start, stop, end = rows.start, rows.stop, at + len(rows)
+            texts[at:end] = prompt.text_ids[start:stop]
+            owners[at : part.end] = slot.row
+            positions[at:end] = self._positions[start:stop]
+            if stop == len(prompt):
+                targets[end - 1] = slot.row
+
+    def _write_vectors(self, parts: Sequence[PromptPart], inputs: PassInputs) -> None:
+        """Store the embedding indices of all prompts at once: numpy releases the GIL."""
+        blocks: list[Numbers] = []
+        for part in parts:
+            blocks.append(part.prompt.codes[part.rows.start : part.rows.stop])
+            blocks.append(self._no_codes[: part.end - part.at - len(part.rows)])
+        codes = np.concatenate(blocks)
+        vectors = inputs.vectors[: len(codes)]
         np.add(codes, self._first, out=vectors, where=codes >= 0)
-        if prompt.speaker is not None:
-            vectors[codes[:, 0] == SPEAKER, 0] = self._speaker + slot.row
+        if any(part.prompt.speaker is not None for part in parts):
+            is_speaker = codes[:, 0] == SPEAKER
+            owners = inputs.fields[Field.SLOT, : len(codes)]
+            vectors[is_speaker, 0] = self._speaker + owners[is_speaker]
 
     def _write_speakers(self, pairs: Sequence[tuple[Prompt, GraphSlot]]) -> None:
         given = [(slot.row, p.speaker) for p, slot in pairs if p.speaker is not None]

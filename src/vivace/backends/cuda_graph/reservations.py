@@ -40,15 +40,16 @@ class Reservations:
         num_firm = round(FIRM * max_frames)
         if not prompt.is_complete:
             num_firm = FRAMES_PER_TEXT * max(LEAST_TEXTS, len(prompt.trailing_ids))
-        most = num_pages(len(prompt) + max_frames)
-        count = min(most, num_pages(len(prompt) + num_firm))
+        num_rows = len(prompt)
+        most = num_pages(num_rows + max_frames)
+        count = min(most, num_pages(num_rows + num_firm))
         pages = None if is_full else self._pool.open(self.free[-1], count, most)
         if pages is None:
             return BackendFullError(count, most, self._pool.num_free, self._pool.size)
         return GraphSlot(
             row=self.free.pop(),
             sampling=sampling,
-            num_rows=len(prompt),
+            num_rows=num_rows,
             pages=pages,
             max_frames=max_frames,
             text_ids=[*prompt.trailing_ids[: self._table.num_texts]],
@@ -64,16 +65,23 @@ class Reservations:
 
     def grow_all(self, slots: Sequence[GraphSlot], num_frames: int) -> None:
         """Reserve pages for `num_frames` frames after those that are queued."""
-        for slot in slots:
-            num_made = slot.num_frames + slot.num_queued + num_frames
-            if slot.num_rows + num_made > PAGE * len(slot.pages):
-                self.grow(slot, num_made)
+        wanted = [(slot, slot.num_frames + slot.num_queued + num_frames) for slot in slots]
+        self._grow([(s, n) for s, n in wanted if s.num_rows + n > PAGE * len(s.pages)])
 
     def grow(self, slot: GraphSlot, num_frames: int) -> None:
         """Reserve pages for `num_frames` frames, as far as pages are available."""
+        self._grow([(slot, num_frames)])
+
+    def _grow(self, wanted: Sequence[tuple[GraphSlot, int]]) -> None:
+        """`grow` for several slots, which are stored at once."""
+        grown = [(slot, more) for slot, count in wanted if (more := self._take(slot, count))]
+        if grown:
+            self._table.append_pages(grown)
+
+    def _take(self, slot: GraphSlot, num_frames: int) -> list[int]:
+        """New pages of a slot for `num_frames` frames."""
         num_positions = slot.num_rows + min(num_frames, slot.max_frames)
         is_enough = num_positions <= PAGE * len(slot.pages)
         if is_enough or slot.is_over or slot.row == self._table.padding:
-            return
-        if more := self._pool.grow(slot.row, num_pages(num_positions)):
-            self._table.append_pages(slot, more)
+            return []
+        return self._pool.grow(slot.row, num_pages(num_positions))

@@ -292,15 +292,24 @@ class SlotTable:
             last_rank(sampling.predictor_top_k, predictor.vocab_size),
         ]
 
-    def append_pages(self, slot: GraphSlot, pages: Sequence[int]) -> None:
-        """Store the slot's last pages. A slot that stopped at the end of a page resumes."""
-        end = len(slot.pages)
-        self.pages[slot.row, end - len(pages) : end] = self.upload(pages, torch.int32)
-        numbers = self.numbers[:, slot.row]
-        is_stopped = numbers[Number.STATUS] == Status.LENGTH
-        goes_on = is_stopped & (numbers[Number.NUM_FRAMES] < slot.num_reserved)
-        numbers[Number.STATUS].masked_fill_(goes_on, Status.RUNNING)
-        numbers[Number.MAX_FRAMES].fill_(slot.num_reserved)
+    def append_pages(self, grown: Sequence[tuple[GraphSlot, Sequence[int]]]) -> None:
+        """Store the last pages of slots. A slot that stopped at the end of a page resumes."""
+        width = self.pages.shape[1]
+        places = [
+            (slot.row * width + len(slot.pages) - len(pages) + index, page)
+            for slot, pages in grown
+            for index, page in enumerate(pages)
+        ]
+        at, new_pages = self.upload(places, torch.int64).T
+        self.pages.view(-1).index_copy_(0, at, new_pages.int())
+        slots = [(slot.row, slot.num_reserved) for slot, _ in grown]
+        rows, num_reserved = self.upload(slots, torch.int64).T
+        status = self.numbers[Number.STATUS].index_select(0, rows)
+        num_frames = self.numbers[Number.NUM_FRAMES].index_select(0, rows)
+        goes_on = (status == Status.LENGTH) & (num_frames < num_reserved)
+        status.masked_fill_(goes_on, Status.RUNNING)
+        self.numbers[Number.STATUS].index_copy_(0, rows, status)
+        self.numbers[Number.MAX_FRAMES].index_copy_(0, rows, num_reserved)
 
     def append_texts(self, slot: GraphSlot, ids: Sequence[int]) -> None:
         """Append text ids to a slot whose other text fields are up to date.

@@ -6,7 +6,7 @@ The engine runs the `cuda_graph` backend on the CPU. Its graphs are replaced by 
 advance the counters of the slots, so all CPU time is spent by the host's code: scheduling, queuing
 frames and the codec, reading results and delivering them. Turns and readers run in one thread, one
 after the other. A stream that ends is replaced by a new one. `burst` is the admission of requests
-that are made together, up to their first chunks.
+that are made together, from their opening up to their first chunks.
 """
 
 from __future__ import annotations
@@ -217,11 +217,11 @@ class Host:
             one.close()
 
     def admit_burst(self, num_requests: int) -> None:
-        """Measure the turns until every request that was made at once has its first chunk."""
-        streams = [self.open() for _ in range(num_requests)]
+        """Open requests at once and measure until each has its first chunk."""
         self.engine._read_messages(False)
-        self.engine._worker.sweep()
+        self.engine._worker.sweep()  # of earlier streams
         self.clear()
+        streams = [self.open() for _ in range(num_requests)]
         while not all(one.usage.frames for one in streams):
             streams = self.turn(streams)
         for one in streams:

@@ -117,6 +117,18 @@ def test_refused_request_keeps_its_place_in_the_queue() -> None:
     assert scheduler.plan().admitted == tuple(given[1:4])
 
 
+def test_running_and_queued_utterances_are_removed_together() -> None:
+    scheduler: Scheduler[Utterance] = Scheduler(EngineLimits(), 3)
+    given = [make_utterance(seed, 10) for seed in range(6)]
+    scheduler.queue.extend(given)
+    scheduler.plan()
+    scheduler.remove(given[2], given[4], given[0])
+    assert (scheduler.running, scheduler.active) == ([given[1]], [given[1]])
+    assert list(scheduler.queue) == [given[3], given[5]]
+    scheduler.remove()
+    assert scheduler.plan().admitted == (given[3], given[5])
+
+
 def test_starved_utterance_is_left_out_of_turns() -> None:
     scheduler: Scheduler[Utterance] = Scheduler(EngineLimits(), 3)
     given = [make_utterance(seed, 10) for seed in range(3)]

@@ -179,12 +179,15 @@ class Scheduler(Generic[S]):
             self._active = [one for one in self.running if not one.is_paused]
         return self._active
 
-    def remove(self, utterance: S) -> None:
-        if utterance in self.running:
-            self._leave_slot(utterance)
+    def remove(self, *utterances: S) -> None:
+        running = set(self.running).intersection(utterances)
+        if running:
+            self.running = [one for one in self.running if one not in running]
+            self._active = [one for one in self.active if one not in running]
             self._is_full, self._starved = False, ()
-        else:
-            self.queue.remove(utterance)
+        for one in utterances:
+            if one not in running:
+                self.queue.remove(one)
 
     def wait_for_memory(self, refused: Sequence[S], starved: Sequence[S]) -> None:
         """Leave these out until another is removed. `refused` go back to the head of the queue."""
@@ -198,13 +201,10 @@ class Scheduler(Generic[S]):
 
     def requeue(self, utterance: S) -> None:
         """Put a running utterance at the head of the queue."""
-        self._leave_slot(utterance)
-        self.queue.appendleft(utterance)
-
-    def _leave_slot(self, utterance: S) -> None:
         self.running.remove(utterance)
         if utterance in self.active:
             self.active.remove(utterance)
+        self.queue.appendleft(utterance)
 
     def pause_unread(self) -> None:
         """Leave unread utterances out of turns until `resume`."""

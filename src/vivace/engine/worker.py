@@ -145,19 +145,24 @@ class EngineWorker:
         scheduler = self.scheduler
         leaving = [one for one in scheduler.active if one.leaves_slot]
         leaving += [one for one in scheduler.queue if one.leaves_slot]
+        if not leaving:
+            return
+        over: list[Utterance] = []
         for one in leaving:
-            if not one.is_over:  # it retries
+            if one.is_over:
+                over.append(one)
+            else:  # it retries
                 self._release(one)
                 one.queue(time.perf_counter())
                 scheduler.requeue(one)
-            else:
-                if one.slot is not None:
-                    is_complete = one.finish_reason == "stop"
-                    held_s = time.perf_counter() - one.since
-                    self.waits.observe_end(one, held_s, is_complete=is_complete)
-                scheduler.remove(one)
-                self._release(one)
-                one.wake()
+        scheduler.remove(*over)
+        for one in over:
+            if one.slot is not None:
+                is_complete = one.finish_reason == "stop"
+                held_s = time.perf_counter() - one.since
+                self.waits.observe_end(one, held_s, is_complete=is_complete)
+            self._release(one)
+            one.wake()
 
     def _release(self, utterance: Utterance) -> None:
         slot, utterance.slot = utterance.slot, None

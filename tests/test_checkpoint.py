@@ -314,6 +314,12 @@ def test_speaker_encoder_section_without_flag_is_ignored(folder: Path) -> None:
 
 def test_speaker_encoder_of_other_width_is_rejected(folder: Path) -> None:
     edit_json(folder / "config.json", "speaker_encoder_config", "enc_dim", value=48)
+    with pytest.raises(CheckpointError, match=r"the tensors show 32 \(speaker_encoder\.fc\.weight"):
+        load(folder)
+    tensors = load_file(folder / "model.safetensors")
+    for name in ("speaker_encoder.fc.weight", "speaker_encoder.fc.bias"):
+        tensors[name] = torch.cat([tensors[name], tensors[name][:16]])
+    save_file(tensors, folder / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"enc_dim is 48, and the hidden_size of the talker"):
         load(folder)
 

@@ -18,6 +18,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
 from vivace import TTS, Voice
 from vivace.checkpoint import Checkpoint
@@ -165,8 +166,19 @@ def test_dimension_error_names_field_value_and_tensor_size(
         section = section[key]
     section[keys[-1]] = value
     (folder / file).write_text(json.dumps(content))
-    expected = rf"{folder / file}: {'.'.join(keys)} is {value}; the tensors show {shown}$"
+    expected = (
+        rf"{folder / file}: {'.'.join(keys)} is {value}; the tensors show {shown} \([\w.*]+\)$"
+    )
     with pytest.raises(CheckpointError, match=expected):
+        load(folder)
+
+
+def test_tensor_with_a_wrong_size_is_named(folder: Path) -> None:
+    name = "talker.code_predictor.lm_head.0.weight"
+    tensors = load_file(folder / "model.safetensors")
+    tensors[name] = tensors[name][:-1].clone()
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match=rf"vocab_size is 64; .* 63 \({name}\)$"):
         load(folder)
 
 
@@ -245,7 +257,9 @@ def test_list_of_100000_rates_has_short_error(folder: Path) -> None:
     content = json.loads((folder / CODEC).read_text())
     content["decoder_config"]["upsample_rates"] = [2] * 100_000
     (folder / CODEC).write_text(json.dumps(content))
-    with pytest.raises(CheckpointError, match=r"upsample_rates is .*show \(8, 5, 4, 3\)$") as error:
+    with pytest.raises(
+        CheckpointError, match=r"upsample_rates is .*show \(8, 5, 4, 3\) \("
+    ) as error:
         load(folder)
     assert len(str(error.value)) < 500
 

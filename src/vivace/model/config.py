@@ -201,12 +201,6 @@ class ModelConfig:
                 f"timing_config names head {timing.head} of layer {timing.layer}, and the talker "
                 f"has {sizes[0]} layers of {sizes[1]} heads"
             )
-        speaker = self.speaker_encoder_config
-        if speaker and speaker.enc_dim != talker.hidden_size:
-            raise CheckpointError(
-                f"speaker_encoder_config.enc_dim is {speaker.enc_dim}, and the hidden_size of the "
-                f"talker is {talker.hidden_size}; they must be equal"
-            )
 
     @property
     def can_clone(self) -> bool:

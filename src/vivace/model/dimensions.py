@@ -34,8 +34,10 @@ class TensorShapes:
     def __init__(self, shapes: Mapping[str, Sequence[int]], where: str) -> None:
         self._shapes = shapes
         self._where = where
+        self.last_name = ""  # the tensor whose size was read last
 
     def size(self, name: str, axis: int = 0) -> int:
+        self.last_name = name
         shape = self._shapes.get(name)
         if shape is None:
             raise CheckpointError(f"{self._where} lacks tensors: {name}")
@@ -43,6 +45,7 @@ class TensorShapes:
 
     def indices(self, prefix: str, inner: str = "") -> list[int]:
         """Sorted numbers n for which a tensor `prefix.n.inner…` exists."""
+        self.last_name = f"{prefix}.*"
         found = set()
         for name in self._shapes:
             if name.startswith(f"{prefix}."):
@@ -59,26 +62,35 @@ def check_model(config: ModelConfig, tensors: TensorShapes, where: str) -> None:
     """Raise `CheckpointError` for the first dimension that differs from the talker's tensors."""
     talker, section = config.talker_config, f"{where}: talker_config."
     predictor, speaker = talker.code_predictor_config, config.speaker_encoder_config
-    _check(talker, _talker_findings(talker, tensors), section)
-    _check(predictor, _predictor_findings(predictor, tensors), f"{section}code_predictor_config.")
+    _check(talker, _talker_findings(talker, tensors), section, tensors)
+    inner = f"{section}code_predictor_config."
+    _check(predictor, _predictor_findings(predictor, tensors), inner, tensors)
     if speaker is not None:
-        _check(speaker, _speaker_findings(speaker, tensors), f"{where}: speaker_encoder_config.")
+        section = f"{where}: speaker_encoder_config."
+        _check(speaker, _speaker_findings(speaker, tensors), section, tensors)
+        if speaker.enc_dim != talker.hidden_size:
+            raise CheckpointError(
+                f"{section}enc_dim is {speaker.enc_dim}, and the hidden_size of the talker is "
+                f"{talker.hidden_size}; they must be equal"
+            )
 
 
 def check_codec(config: CodecConfig, tensors: TensorShapes, where: str) -> None:
     """Raise `CheckpointError` for the first dimension that differs from the codec's tensors."""
     decoder, encoder = config.decoder_config, config.encoder_config
-    _check(decoder, _decoder_findings(decoder, tensors), f"{where}: decoder_config.")
-    _check(encoder, _encoder_findings(encoder, tensors), f"{where}: encoder_config.")
-    _check(config, _rate_findings(config), f"{where}: ")
+    _check(decoder, _decoder_findings(decoder, tensors), f"{where}: decoder_config.", tensors)
+    _check(encoder, _encoder_findings(encoder, tensors), f"{where}: encoder_config.", tensors)
+    _check(config, _rate_findings(config), f"{where}: ", tensors)
 
 
-def _check(config: object, findings: Iterator[Finding], where: str) -> None:
+def _check(config: object, findings: Iterator[Finding], where: str, tensors: TensorShapes) -> None:
+    tensors.last_name = ""
     for field, shown, *values in findings:
         value = values[0] if values else getattr(config, field)
         if value != shown:
             raise CheckpointError(
                 f"{where}{field} is {reprlib.repr(value)}; the tensors show {reprlib.repr(shown)}"
+                + (f" ({tensors.last_name})" if tensors.last_name else "")
             )
 
 

@@ -165,10 +165,12 @@ def test_golden_file_without_scores_and_encoders_is_compared(
     [one] = load_golden(golden("base"))
     requests = [dataclasses.replace(each, scores=None) for each in one.requests]
     older = tmp_path / "older.npz"
-    save_golden([dataclasses.replace(one, requests=requests, encoders=None)], older)
+    former = dataclasses.replace(one, requests=requests, encoders=None, tokenizer_digest=None)
+    save_golden([former], older)
     code, report = run(tiny_folder / "base", older, tmp_path / "report.json", *EAGER)
     assert code == 0
-    assert not any(name.startswith(("scores", "speaker encoder")) for name in statuses(report))
+    added = ("scores", "speaker encoder", "all ids")
+    assert not any(name.startswith(added) for name in statuses(report))
 
 
 def test_changed_config_is_named(
@@ -186,19 +188,27 @@ def test_changed_config_is_named(
     assert "this one has talker.rope_theta 5000, not 1000000" in capsys.readouterr().err
 
 
-def test_changed_vocabulary_is_found_by_token_ids(
-    tiny_folder: Path, golden: Callable[[str], Path], tmp_path: Path
+@pytest.mark.parametrize(("swapped", "is_spoken"), [("ez", True), ("XQ", False)])
+def test_changed_vocabulary_is_found_by_its_rows(
+    tiny_folder: Path,
+    golden: Callable[[str], Path],
+    tmp_path: Path,
+    swapped: str,
+    is_spoken: bool,
 ) -> None:
     broken = tmp_path / "broken"
     shutil.copytree(tiny_folder / "custom_voice", broken)
     vocab = json.loads((broken / "vocab.json").read_text())
-    vocab["e"], vocab["z"] = vocab["z"], vocab["e"]
+    first, second = list(swapped)
+    vocab[first], vocab[second] = vocab[second], vocab[first]
     (broken / "vocab.json").write_text(json.dumps(vocab))
     code, report = run(broken, golden("custom_voice"), tmp_path / "report.json", *EAGER)
     rows = statuses(report)
     assert code == 1
-    assert {rows[name] for name in rows if name.startswith("token ids")} == {"differs"}
-    others = (name for name in rows if not name.startswith(("token ids", "codes")))
+    assert rows["all ids"] == "differs"
+    tokens = {rows[name] for name in rows if name.startswith("token ids")}
+    assert tokens == {"differs" if is_spoken else "ok"}
+    others = (name for name in rows if not name.startswith(("all ids", "token ids", "codes")))
     assert {rows[name] for name in others} == {"ok"}
 
 

@@ -11,6 +11,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -108,6 +109,14 @@ def check_tokens(tokenizer: TextTokenizer, sets: Sequence[GoldenSet]) -> Iterato
             num_equal == num_ids,
             values={"equal": num_equal, "ids": num_ids},
         )
+
+
+def check_tokenizer(folder: Path, sets: Sequence[GoldenSet]) -> Iterator[Row]:
+    """All ids of the tokenizer, also those that no recorded text has."""
+    for one in sets:
+        if one.tokenizer_digest is not None:
+            is_equal = TextTokenizer.files_digest(folder) == one.tokenizer_digest
+            yield _row("all ids", "equal" if is_equal else "other", "equal", is_equal)
 
 
 def check_run(tts: TTS, sets: Sequence[GoldenSet], frame_ms: dict[str, float]) -> Iterator[Row]:

@@ -121,6 +121,7 @@ class GoldenSet:
     probe: GoldenProbe | None = None
     codecs: Sequence[GoldenCodec] = ()
     encoders: GoldenEncoders | None = None
+    tokenizer_digest: str | None = None  # `TextTokenizer.files_digest`
 
     def fits(self, checkpoint: Checkpoint) -> bool:
         """Whether the checkpoint has the kind and the dimensions of the recorded one."""

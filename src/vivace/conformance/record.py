@@ -21,6 +21,7 @@ from vivace.conformance.golden import (
 )
 from vivace.errors import RequestError
 from vivace.speech import AUTO_LANGUAGE
+from vivace.text.tokenizer import TextTokenizer
 from vivace.tts import TTS
 
 TEXT = "The same words always give the same codes."
@@ -65,6 +66,7 @@ def record_golden(tts: TTS, name: str) -> Recording:
         probe=_record_probe(tts),
         codecs=[_record_codec(tts)],
         encoders=observe.encoded_noise(tts) if _clones(tts) else None,
+        tokenizer_digest=TextTokenizer.files_digest(tts.checkpoint.folder),
     )
     return Recording(golden, min(margins))
 

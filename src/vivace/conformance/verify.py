@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from vivace.checkpoint import Checkpoint
-from vivace.conformance.checks import check_run, check_tokens
+from vivace.conformance.checks import check_run, check_tokenizer, check_tokens
 from vivace.conformance.golden import GoldenSet
 from vivace.conformance.report import Report, Row, RunReport, run_label
 from vivace.errors import RequestError
@@ -62,7 +62,9 @@ def verify_checkpoint(
             label = _label(tts)
             if label in (report.label for report in reports):
                 continue
-            token_rows = token_rows or list(check_tokens(tts.tokenizer, sets))
+            if not token_rows:
+                token_rows += check_tokenizer(tts.checkpoint.folder, sets)
+                token_rows += check_tokens(tts.tokenizer, sets)
             reports.append(_report(tts, sets, load_s, label, show))
     return Report(
         kind=config.tts_model_type,

@@ -6,7 +6,9 @@ The decisions are explained in docs/text.md.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 import re
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -127,6 +129,15 @@ class TextTokenizer:
             _read_added_tokens(folder / "tokenizer_config.json"),
             split_camel_case=split_camel_case,
         )
+
+    @staticmethod
+    def files_digest(folder: Path) -> str:
+        """SHA-256 of all ids, merges and special tokens in the three tokenizer files."""
+        vocab = _read_vocab(folder / "vocab.json")
+        merges = _read_merges(folder / "merges.txt", vocab)
+        added = _read_added_tokens(folder / "tokenizer_config.json")
+        content = [sorted(vocab.items()), list(merges), sorted(added.items())]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     @property
     def vocab_size(self) -> int:

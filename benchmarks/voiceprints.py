@@ -13,7 +13,7 @@ import torch
 from judges import resample
 from numpy.typing import NDArray
 
-from recipes.mini_voice.eres2net import CHECKPOINT, SPEAKERLAB, build, kaldi_mels
+from recipes.mini_voice.eres2net import CHECKPOINT, SPEAKERLAB, KaldiMels, build
 from vivace.checkpoint_files import checked, package_file
 
 Samples = NDArray[np.float32]
@@ -28,10 +28,11 @@ class Voiceprint:
         self._model = build(folder)
         weights = torch.load(checked(folder / CHECKPOINT, DIGEST), "cpu", weights_only=True)
         self._model.load_state_dict(weights)
+        self._mels = KaldiMels()
 
     def __call__(self, samples: Samples, sample_rate: int) -> NDArray[np.float32]:
         with torch.inference_mode():
-            mels = kaldi_mels(torch.from_numpy(resample(samples, sample_rate))[None])
+            mels = self._mels(torch.from_numpy(resample(samples, sample_rate))[None])
             vector = self._model(mels)[0]
             found: NDArray[np.float32] = torch.nn.functional.normalize(vector, dim=0).numpy()
         return found

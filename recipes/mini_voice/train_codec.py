@@ -30,6 +30,7 @@ from recipes.mini_voice.common import (
     save_half,
     set_lr,
 )  # fmt: skip
+from recipes.mini_voice.eres2net import SpeakerLoss
 from recipes.mini_voice.mels import MelLoss
 from recipes.mini_voice.settings import FRAME, LABEL, decoder_config, load_settings, parser
 from recipes.mini_voice.snake import use_fast_snake
@@ -77,10 +78,18 @@ def restore(trainer: CodecTrainer, folder: Path) -> int:
     return num_books
 
 
+def speaker_loss(settings: SimpleNamespace, stage: str) -> SpeakerLoss | None:
+    """The speaker loss of a codec stage, or None if its weight is 0."""
+    if not getattr(settings, stage).speaker_weight:
+        return None
+    network = Path(settings.train_speakers.network)
+    return SpeakerLoss(network, settings.train_gan.dither).to(DEVICE)
+
+
 class Stage:
     def __init__(self, settings: SimpleNamespace, store: Store, trainer: CodecTrainer) -> None:
         self.config, self.store, self.trainer = settings.train_codec, store, trainer
-        self.mel = MelLoss().to(DEVICE)
+        self.mel, self.speaker = MelLoss().to(DEVICE), speaker_loss(settings, "train_codec")
         self.parameters = [p for p in trainer.parameters() if p.requires_grad]
         self.optimizer = optimizer(
             self.parameters, self.config.lr, (0.9, 0.99), self.config.weight_decay
@@ -111,16 +120,23 @@ class Stage:
                 trainer.decoder, trainer.join(first, rest), config.wave_frames, config.num_starts
             )
         phoneme = F.cross_entropy(phonemes.float().flatten(0, 1), labels.flatten())
-        mel = self.mel(made, take_part(samples, config.wave_frames * FRAME, config.num_starts))
+        true = take_part(samples, config.wave_frames * FRAME, config.num_starts)
+        mel, speaker = self.mel(made, true), made.new_zeros(())
+        if self.speaker is not None:
+            with autocast(config.precision):
+                speaker = self.speaker(made, true)
         loss = (
             config.mel_weight * mel
+            + config.speaker_weight * speaker
             + config.commit_weight * commit
             + config.phoneme_weight * phoneme
         )
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, config.clip)
         self.optimizer.step()
-        outputs = {"mel": mel, "commit": commit, "phoneme": phoneme, "norm": norm}
+        outputs = {
+            "mel": mel, "speaker": speaker, "commit": commit, "phoneme": phoneme, "norm": norm,
+        }  # fmt: skip
         return {name: value.detach() for name, value in outputs.items()}
 
     def reset(self) -> None:

@@ -48,7 +48,7 @@ from recipes.mini_voice.settings import FRAME, load_settings, parser
 from recipes.mini_voice.snake import use_fast_snake
 from recipes.mini_voice.store import MAX_UTTERANCES, Store, gather
 from recipes.mini_voice.synthesize import start_synthesis
-from recipes.mini_voice.train_codec import build
+from recipes.mini_voice.train_codec import build, speaker_loss
 from vivace.model.codec_decoder import CodecDecoder
 from vivace.model.conv import CausalState
 
@@ -61,7 +61,7 @@ class Stage:
         config = self.config
         self.judges = Discriminators(config).to(DEVICE)
         self.listener = Listener(config).to(DEVICE)
-        self.mel = MelLoss().to(DEVICE)
+        self.mel, self.speaker = MelLoss().to(DEVICE), speaker_loss(settings, "train_gan")
         self.average = copy.deepcopy(decoder).requires_grad_(False)
         self.parameters = [p for p in decoder.parameters() if p.requires_grad]
         self.averaged: list[Tensor] = [
@@ -75,7 +75,9 @@ class Stage:
         self.judge_optimizer = optimizer(
             self.judge_parameters, config.discriminator_lr, betas, config.weight_decay
         )
+        # Of the losses in the order of `_hear`.
         shares = [1.0, config.listener_share, *[config.judge_share] * len(self.judges.all)]
+        shares += [] if self.speaker is None else [config.speaker_weight]
         self.shares = torch.tensor(shares, device=DEVICE)
         self.norms = torch.zeros(2, len(shares), device=DEVICE)  # averages, and their weights
         self.reach = torch.ones(len(shares), device=DEVICE)
@@ -90,7 +92,7 @@ class Stage:
 
     def _hear(self) -> tuple[Tensor, tuple[Tensor, ...], Tensor, dict[str, Tensor]]:
         """Generated samples, the gradient of each loss, and the loss of the discriminators."""
-        config = self.config
+        config, num_judges = self.config, len(self.judges.all)
         codes, real, labels = self._crops()
         with autocast(config.precision):
             latents = self.decoder.quantizer(codes.transpose(1, 2))
@@ -101,16 +103,19 @@ class Stage:
         with autocast(config.discriminator_precision), parametrize.cached():
             with beside(self.branches[0]):
                 heard = compare(self.listener(self._dithered(real, leaves[1])), labels)
-            judged = self.judges([self._dithered(real, leaf) for leaf in leaves[2:]])
+            speaker = mel.new_zeros(())
+            if self.speaker is not None:
+                speaker = self.speaker(leaves[-1], real)
+            judged = self.judges([self._dithered(real, leaf) for leaf in leaves[2:][:num_judges]])
             join(self.branches)
         fool, likeness = fool_losses(judged)
         wanted = mel + fool.sum() + config.feature_weight * likeness.sum()
-        wanted = wanted + heard.missed + config.listener_feature_weight * heard.unlike
+        wanted = wanted + heard.missed + config.listener_feature_weight * heard.unlike + speaker
         gradients = torch.autograd.grad(wanted, leaves, retain_graph=True)
         judge = judge_loss(judged)
         figures = {
             "judge": judge, "mel": mel, "fool": fool.sum(), "likeness": likeness.mean(),
-            **heard.figures,
+            "speaker": speaker, **heard.figures,
         }  # fmt: skip
         return made, gradients, judge + heard.learned, figures
 

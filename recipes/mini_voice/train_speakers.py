@@ -32,7 +32,7 @@ from recipes.mini_voice.common import (
     save_half,
     set_lr,
 )  # fmt: skip
-from recipes.mini_voice.eres2net import WIDTH, kaldi_mels, load_packed
+from recipes.mini_voice.eres2net import WIDTH, KaldiMels, load_packed, to_16k
 from recipes.mini_voice.lines import SPEAKER
 from recipes.mini_voice.settings import (
     FRAME,
@@ -47,13 +47,6 @@ from vivace.model.mel import log_mel
 from vivace.model.speaker_encoder import SpeakerEncoder
 
 LEVEL = 0.1  # root mean square of a vector, like that of the talker's embeddings at the start
-
-
-def to_16k(samples: Tensor) -> Tensor:
-    """Band-limited resampling from 24 kHz by the spectrum: [B, n] to [B, n * 2 / 3]."""
-    size = samples.shape[-1] * 2 // 3
-    spectrum = torch.fft.rfft(samples)[..., : size // 2 + 1]
-    return torch.fft.irfft(spectrum, size) * (2 / 3)
 
 
 def chosen_utterances(settings: SimpleNamespace, part: Part) -> list[int]:
@@ -99,6 +92,7 @@ class Stage:
     @torch.no_grad()
     def set_targets(self, network: nn.Module) -> None:
         """The mean direction of two crops by ERes2Net."""
+        kaldi_mels = KaldiMels().to(DEVICE)
         for part in torch.arange(len(self.begins), device=DEVICE).split(self.config.batch):
             crops = [network(kaldi_mels(to_16k(self.crops(part)))) for _ in range(2)]
             vectors = sum(F.normalize(one.float(), dim=-1) for one in crops)

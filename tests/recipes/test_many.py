@@ -134,7 +134,7 @@ case "$*" in
   *mini_voice.synthesize\ *) [ "$FAILS" = synthesis ] && exit 1; echo "shard 3" ;;
   *mini_voice.train_all_codec\ *)
     [ "$FAILS" = codec ] && exit 1
-    for name in encoder decoder discriminators listener; do
+    for name in encoder decoder; do
       echo one > "$out/$name.safetensors"
     done
     for name in codes_a.npy codes_b.npy utterances.npz; do echo one > "$out/$name"; done ;;
@@ -205,6 +205,25 @@ def test_three_parts_on_one_machine_use_earlier_results(tmp_path: Path) -> None:
     assert (tmp_path / "work" / "all" / "leads.npy").read_text() == "one\n"
 
 
+def test_carried_speaker_encoder_is_kept(tmp_path: Path) -> None:
+    assert sit(tmp_path, "codec")[0] == 0
+    for name in ("speaker_encoder.safetensors", "speakers.npz", "speakers.jsonl"):
+        (tmp_path / "carry" / name).write_text("known\n")
+    status, back, calls = sit(tmp_path, "decoder")
+    assert (status, back["speaker_encoder.safetensors"]) == (0, "known")
+    assert (tmp_path / "work" / "speakers" / "speakers.npz").read_text() == "known\n"
+    assert not [call for call in calls if "mini_voice.train_speakers" in call]
+
+
+def test_speaker_loss_is_used_if_its_network_is_carried(tmp_path: Path) -> None:
+    _, _, calls = sit(tmp_path, "codec")
+    assert not [call for call in calls if "speaker_weight" in call]
+    (tmp_path / "carry" / "eres2net").mkdir()
+    _, _, calls = sit(tmp_path, "codec")
+    assert "train_codec.speaker_weight=0.05" in calls[-1]
+    assert "train_gan.speaker_weight=0.3" in calls[-1]
+
+
 def test_later_parts_begin_from_carried_results_on_new_machine(tmp_path: Path) -> None:
     made = tmp_path / "carry" / "made"
     made.mkdir(parents=True)
@@ -254,6 +273,29 @@ def _own_modules() -> Iterator[None]:
     for name in set(sys.modules) - before:
         if name.split(".")[0] in ("hibari", "speakerlab"):
             del sys.modules[name]
+
+
+@pytest.mark.usefixtures("_own_modules")
+def test_speaker_loss_moves_generated_samples_towards_real_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from recipes.mini_voice import eres2net, fake_carry
+
+    monkeypatch.setattr("sys.path", [*sys.path])
+    torch.manual_seed(1)
+    fake_carry.write_speaker_network(tmp_path)
+    loss = eres2net.SpeakerLoss(tmp_path, dither=0.0)
+    times = torch.arange(12_000) / 24_000
+    true = torch.stack([torch.sin(6.28 * pitch * times) for pitch in (220, 500)])
+    made = (0.1 * torch.randn_like(true)).requires_grad_()
+    assert float(loss(true, true)) == pytest.approx(0, abs=1e-5)
+    before = loss(made, true)
+    (slope,) = torch.autograd.grad(before, made)
+    assert slope.norm() > 0
+    after = loss(made.detach() - 1e-3 * slope / slope.norm(), true)
+    assert 0 < after < before
 
 
 @pytest.mark.usefixtures("_own_modules")

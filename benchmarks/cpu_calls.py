@@ -6,8 +6,9 @@
 A released shape is written to OUT with random weights, so times and memory are real and the audio
 is not. `quantize_checkpoint` and every kind of weights run in a process of their own, which
 imports PyTorch only if vivace does. `speak` runs model and codec together; with a batch, the time
-is that of all texts. Memory is that of the whole process: `anonymous` is its own, `file` is
-mapped and shared with other processes.
+is that of all texts. CPU time (`cpu_seconds`, `first_audio_cpu_ms`) is that of all threads; with
+one thread it hardly depends on other work on the machine. Memory is that of the whole process:
+`anonymous` is its own, `file` is mapped and shared with other processes.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -149,24 +151,38 @@ def measure_speech(folder: Path, arguments: argparse.Namespace) -> dict[str, Any
                 "one_call": spoken,
                 "all_batches": memory_gb(),
             },
-            "first_audio_ms": round(1000 * median(first_audio_s, tts, arguments), 1),
+            **measure_first_audio(tts, arguments),
             "stream_times_real_time": round(
-                arguments.frames * FRAME_S / median(stream_s, tts, arguments), 3
+                arguments.frames * FRAME_S / medians(stream_s, tts, arguments)[0], 3
             ),
             "calls": calls,
         }
 
 
 def measure_batch(tts: TTS, size: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    times = sorted(speak(tts, size, arguments.frames) for _ in range(arguments.repeats))
+    measured = [with_cpu_s(speak, tts, size, arguments.frames) for _ in range(arguments.repeats)]
+    times, cpu_times = (sorted(each) for each in zip(*measured, strict=True))
     seconds = times[len(times) // 2]
     audio_s = size * arguments.frames * FRAME_S
     return {
         "batch": size,
         "seconds": [round(each, 3) for each in times],
+        "cpu_seconds": [round(each, 3) for each in cpu_times],
         "times_real_time": round(audio_s / seconds, 3),
         "wall_per_audio": round(seconds / audio_s, 3),
     }
+
+
+def measure_first_audio(tts: TTS, arguments: argparse.Namespace) -> dict[str, float]:
+    elapsed, cpu = (round(1000 * each, 1) for each in medians(first_audio_s, tts, arguments))
+    return {"first_audio_ms": elapsed, "first_audio_cpu_ms": cpu}
+
+
+def with_cpu_s(measure: Callable[..., float], *arguments: Any) -> tuple[float, float]:
+    """What `measure` returns, and the CPU time of its call."""
+    began = time.process_time()
+    seconds = measure(*arguments)
+    return seconds, time.process_time() - began
 
 
 def speak(tts: TTS, size: int, num_frames: int) -> float:
@@ -194,9 +210,13 @@ def stream_s(tts: TTS, num_frames: int) -> float:
     return time.perf_counter() - began
 
 
-def median(measure: Any, tts: TTS, arguments: argparse.Namespace) -> float:
-    times = sorted(measure(tts, arguments.frames) for _ in range(arguments.repeats))
-    return float(times[len(times) // 2])
+def medians(
+    measure: Callable[..., float], tts: TTS, arguments: argparse.Namespace
+) -> tuple[float, float]:
+    """Of elapsed time and of CPU time, in seconds."""
+    measured = [with_cpu_s(measure, tts, arguments.frames) for _ in range(arguments.repeats)]
+    elapsed, cpu = (sorted(each)[len(each) // 2] for each in zip(*measured, strict=True))
+    return elapsed, cpu
 
 
 def options(tts: TTS, num_frames: int, **more: Any) -> dict[str, Any]:

@@ -1,19 +1,17 @@
 """Every module imports without POSIX-only features; the embedded voice speaks and is served.
 
-A child process imports all packages, then removes what Windows or macOS lacks and imports
-`vivace` again. This does not replace a run on those systems.
+A child process, forked after the import of torch, imports all packages, then removes what Windows
+or macOS lacks and imports `vivace` again. This does not replace a run on those systems.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import wave
 from pathlib import Path
 
 import pytest
 
-from tests.support.cli_harness import LIMIT_S, environment
+from tests.support import warm
 from tests.support.network import free_port
 
 CHILD = """
@@ -119,10 +117,7 @@ assert num_bytes[0] > 10_000
 @pytest.mark.parametrize("platform", ["win32", pytest.param("darwin", marks=pytest.mark.ci)])
 def test_modules_import_and_speak_on_other_platforms(platform: str, tmp_path: Path) -> None:
     arguments = [platform, str(tmp_path / "hello.wav"), str(free_port())]
-    command = [sys.executable, "-c", CHILD, *arguments]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=environment(), timeout=LIMIT_S, check=False
-    )
+    done = warm.run(CHILD, *arguments)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split()[0]) > 300
     with wave.open(str(tmp_path / "hello.wav")) as file:
@@ -130,11 +125,8 @@ def test_modules_import_and_speak_on_other_platforms(platform: str, tmp_path: Pa
 
 
 @pytest.mark.ci
-def test_posix_only_import_is_detected(tmp_path: Path) -> None:
+def test_posix_only_import_is_detected() -> None:
     """Control: without the platform check of `disk.py`, the import fails."""
-    command = [sys.executable, "-c", CHILD.replace("sys.platform = platform", ""), "win32", "x.wav"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=environment(), timeout=LIMIT_S, check=False
-    )
+    done = warm.run(CHILD.replace("sys.platform = platform", ""), "win32", "x.wav")
     assert done.returncode != 0
     assert "No module named 'fcntl'" in done.stderr

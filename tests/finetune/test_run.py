@@ -158,23 +158,22 @@ def test_interrupt_while_an_epoch_is_judged_speaks_no_more(
 
 @pytest.mark.ci
 def test_killed_run_resumes_from_its_last_state(request_: FinetuneRequest, tmp_path: Path) -> None:
-    request = replace(request_, samples=0, threads=1)
+    training = replace(OPTIONS, epochs=2)
+    request = replace(request_, samples=0, threads=1, training=training)
     expected = weights(run(request).output)
     output = tmp_path / "killed.safetensors"
     command = [sys.executable, "-m", "vivace", "finetune", str(request.data), "--model",
                str(request.model), "--name", "me", "-o", str(output), "--device", "cpu",
                "--samples", "0", "--no-check-transcripts", "--language", "english",
-               "--epochs", "3", "--rank", "4", "--learning-rate", "2e-3",
+               "--epochs", "2", "--rank", "4", "--learning-rate", "2e-3",
                "--rows-per-batch", "128", "--rows-per-step", "128", "--save-every", "0.0001",
                "--threads", "1"]  # fmt: skip
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
-    for line in process.stderr:
-        if "epoch 1:" in line:
-            process.send_signal(signal.SIGKILL)
-            break
-    process.wait()
-    process.stderr.close()
+    with process.stderr:
+        assert any("epoch 1:" in line for line in process.stderr)
+        process.kill()
+        process.wait()
     assert not output.exists()
     done = subprocess.run([*command, "--resume", "--json"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

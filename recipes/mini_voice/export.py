@@ -2,8 +2,10 @@
 
     python -m recipes.mini_voice.export --codec FOLDER --talker FOLDER --out CHECKPOINT
 
-The Mimi-shaped encoder is untrained, so the voice cannot continue a recording. With `--speakers`,
-a folder with speaker_encoder.safetensors, the presets can also clone by speaker vector.
+If the codec folder has codec_encoder.safetensors, the Mimi-shaped encoder is that of
+`train_encoder`. Otherwise it is untrained, and the voice cannot continue a recording. With
+`--speakers`, a folder with speaker_encoder.safetensors, the presets can also clone by speaker
+vector.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ from vivace.model.speaker_encoder import SpeakerEncoder
 from vivace.text.tokenizer import TextTokenizer
 
 Config = dict[str, Any]
+CODEC_ENCODER = "codec_encoder.safetensors"  # the trained encoder in the released layout
 
 
 def model_config(settings: SimpleNamespace, tokenizer: TextTokenizer, text_size: int) -> Config:
@@ -120,8 +123,9 @@ def talker_config(settings: SimpleNamespace, text_size: int) -> Config:
     }  # fmt: skip
 
 
-def codec_config(settings: SimpleNamespace) -> Config:
-    codec, mimi = vars(settings.codec), vars(settings.mimi)
+def codec_config(settings: SimpleNamespace, *, is_encoder_trained: bool) -> Config:
+    codec = vars(settings.codec)
+    mimi = vars(settings.codec_encoder if is_encoder_trained else settings.mimi)
     width = codec["codebook_dim"] // 2
     return {
         "architectures": ["Qwen3TTSTokenizerV2Model"],
@@ -162,12 +166,15 @@ def codec_config(settings: SimpleNamespace) -> Config:
 
 def build_codec(settings: SimpleNamespace, folder: Path) -> Codec:
     torch.manual_seed(0)
-    codec = Codec(parse_codec_config(codec_config(settings)))
+    path = folder / CODEC_ENCODER
+    codec = Codec(parse_codec_config(codec_config(settings, is_encoder_trained=path.is_file())))
     initialise(codec)
     for name, parameter in codec.encoder.named_parameters():
         if "codebook" in name:
             with torch.no_grad():
                 parameter.fill_(1.0) if parameter.ndim == 1 else parameter.normal_()
+    if path.is_file():
+        load_half(path, codec.encoder)
     decoder = CodecDecoder(decoder_config(settings))
     load_half(folder / "decoder.safetensors", decoder)
     codec.decoder.load_state_dict(decoder.state_dict())
@@ -201,10 +208,11 @@ def export(
     talker = talker_files.build(settings, tokenizer)
     talker_files.load(talker, talker_from)
     config = model_config(settings, tokenizer, talker.config.text_vocab_size)
-    codec_section = codec_config(settings)
+    has_encoder = (codec_from / CODEC_ENCODER).is_file()
+    codec_section = codec_config(settings, is_encoder_trained=has_encoder)
     if speakers_from is not None:
         config |= {SPEAKER_FLAG: True, SPEAKER_SECTION: asdict(speaker_encoder_config(settings))}
-        codec_section["encoder_valid_num_quantizers"] = 0
+        codec_section["encoder_valid_num_quantizers"] *= has_encoder
     parsed = parse_model_config(config).talker_config
     assert parsed == talker.config, "what is run must be what was trained"
     write_json(out / "config.json", config)

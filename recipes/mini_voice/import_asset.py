@@ -2,8 +2,8 @@
 
     python -m recipes.mini_voice.import_asset --out build/checkpoints [--shared FOLDER]
 
-Decoder, talker, predictor and speaker encoder come from `src/vivace/assets/mini`. `export` restores
-the same asset from them. Encoder, discriminators, listener and codes are not part of the voice.
+Decoder, talker, predictor and the encoders come from `src/vivace/assets/mini`. `export` restores
+the same asset from them. Training encoder, discriminators, listener and codes are not part of it.
 They are read from `--shared`, `MINI_VOICE_SHARED`, or `shared/mini_voice` beside the checkout.
 """
 
@@ -18,9 +18,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from recipes.mini_voice.common import save_half
+from recipes.mini_voice.export import CODEC_ENCODER
 from recipes.mini_voice.talker_files import save_state
 from vivace.checkpoint_files import SPEAKER_ENCODER
-from vivace.model.config_file import load_model_config
+from vivace.model.config_file import load_codec_config, load_model_config
 
 ROOT = Path(__file__).parents[2]
 ASSET = ROOT / "src" / "vivace" / "assets" / "mini"
@@ -32,14 +33,16 @@ SHARED_FILES = (
 
 
 def import_asset(asset: Path, out: Path) -> None:
-    """Write the trained parts of a checkpoint folder: decoder, talker and any speaker encoder."""
-    save_half(
-        out / "decoder.safetensors", _part(asset / "speech_tokenizer/model.safetensors", "decoder.")
-    )
+    """Write the trained parts of a checkpoint folder: decoder, talker and any encoders."""
+    codec = asset / "speech_tokenizer"
+    save_half(out / "decoder.safetensors", _part(codec / "model.safetensors", "decoder."))
     save_state(_part(asset / "model.safetensors", "talker."), out)
     if load_model_config(asset / "config.json").can_clone:
         encoder = _part(asset / "model.safetensors", SPEAKER_ENCODER)
         save_half(out / "speaker_encoder.safetensors", encoder)
+        # Without cloning, an untrained encoder has no mark.
+        if load_codec_config(codec / "config.json").has_encoder:
+            save_half(out / CODEC_ENCODER, _part(codec / "model.safetensors", "encoder."))
 
 
 def _part(path: Path, prefix: str) -> dict[str, Tensor]:

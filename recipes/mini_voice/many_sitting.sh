@@ -9,7 +9,8 @@
 #          carried codec; then the codes of all lines.
 # decoder: the decoder with discriminators; beside it the speaker encoder, unless it is carried, and
 #          the codes of further lines of the first speaker.
-# talker:  talker and predictor of the presets and of speaker vectors, from the carried talker.
+# talker:  talker and predictor of the presets and of speaker vectors, from the carried talker; beside
+#          them, for ENCODER seconds (300), the codec's encoder in the released layout.
 # check:   `codec`, `decoder` and `talker` for SECONDS each, with generated files in FOLDER.
 #
 # CARRY is written by `pack_many.sh unpack`. A part finds what earlier parts made in $WORK, while the
@@ -27,7 +28,7 @@ say() { echo "== $(($(date +%s) - begun)) s: $*"; }
 books=${BOOKS:-8} margin=${MARGIN:-25} # seconds at the end of a part, to write its files
 
 if [ "$part" = check ]; then
-  export WORK="$carry/work" OUT="$carry/out" MARGIN=4 CODEC=8 SPEAKERS=3 READ=10 MORE_BEFORE_END=10
+  export WORK="$carry/work" OUT="$carry/out" MARGIN=4 CODEC=8 SPEAKERS=3 ENCODER=5 READ=10 MORE_BEFORE_END=10
   export FIRST_SHARDS=1 READERS=2 HEART_WORKERS=2 MORE_WORKERS=2
   "$python" -m recipes.mini_voice.fake_carry --out "$carry/files" $smoke --lines "${LINES_EACH:-24}" || exit 1
   for one in codec decoder talker; do
@@ -36,7 +37,7 @@ if [ "$part" = check ]; then
   exit
 fi
 
-mkdir -p "$work"/{shards,known,codec,all,speakers,talker} "$out"
+mkdir -p "$work"/{shards,known,codec,all,speakers,encoder,talker} "$out"
 rm -rf "$work/tree.$part" && mkdir "$work/tree.$part"
 cp -r src recipes "$work/tree.$part" && cd "$work/tree.$part" || exit 2 # the checkout may be replaced meanwhile
 gunzip -c "$carry/lines.txt.gz" > "$work/lines.txt"
@@ -172,6 +173,14 @@ train_decoder_part() {
   tar czf "$out/decoder.tgz" -C "$work" codec/{leads.npy,log.jsonl} speakers/{speakers.npz,speakers.jsonl}
 }
 
+train_encoder() { # for ENCODER seconds, less the time that reading the audio and judging may take
+  local wanted=${ENCODER:-300} most # `left` reads `seconds`
+  most=$(left $((4 * margin)))
+  [ "$most" -ge 5 ] || { echo "no time for the encoder"; return 1; }
+  stage train_encoder "$(left 5)" --seconds $((wanted < most ? wanted : most)) \
+    --resume "$work/codec" --out "$work/encoder"
+}
+
 train_talker_part() {
   import_known || return 1
   from_carry
@@ -179,14 +188,23 @@ train_talker_part() {
   [ -f "$work/talker/talker_b.safetensors" ] && from=$work/talker # an earlier call was interrupted
   [ -f "$work/all/utterances.npz" ] && codes=$work/all && cp "$work/codec/leads.npy" "$work/all/"
   rm -f "$work"/talker/{stop,done}
-  say "talker, codes in $codes"
-  (while sleep 60; do cp "$work"/talker/talker_?.safetensors "$out/"; done) > /dev/null 2>&1 & # should the call be cut off
+  cp -n "$carry/made/codec_encoder.safetensors" "$work/encoder/" 2> /dev/null # of an earlier call
+  share_gpu
+  say "talker, codes in $codes; beside it the encoder"
+  train_encoder > "$work/encoder.log" 2>&1 &
+  local encoder=$!
+  (while sleep 60; do cp "$work"/talker/talker_?.safetensors "$work"/encoder/codec_encoder.safetensors "$out/"; done) > /dev/null 2>&1 & # should the call be cut off
   local copying=$!
   stage train_talker "$(left 0)" --set "train_talker.codes=\"$codes\"" --set "train_talker.lr=${LR:-1e-3}" \
     --resume "$from" --out "$work/talker" --until "$(left $margin)" 2>&1 | tee "$work/talker.log" | grep -v "MiB$" | tail -n 8
   kill $copying
-  cp "$work"/talker/talker_?.safetensors "$out/" || { tail -n 30 "$work/talker.log"; return 1; }
-  tar czf "$out/talker.tgz" -C "$work" talker/log.jsonl
+  local status=0 shown=2
+  cp "$work"/talker/talker_?.safetensors "$out/" || { tail -n 30 "$work/talker.log"; status=1; }
+  wait $encoder || shown=20
+  tail -n $shown "$work/encoder.log"
+  cp "$work/encoder/codec_encoder.safetensors" "$out/" || say "the encoder was not trained"
+  tar czf "$out/talker.tgz" -C "$work" talker/log.jsonl encoder.log
+  return $status
 }
 
 case $part in

@@ -26,7 +26,9 @@ from recipes.mini_voice.common import (
     Step,
     TimeBox,
     Timer,
+    add_noise,
     begin_stage,
+    change_gain,
     cosine,
     optimizer,
     save_half,
@@ -102,7 +104,8 @@ class Stage:
     def step(self) -> dict[str, Tensor]:
         chosen = torch.rand(self.config.batch, dtype=torch.float64, device=DEVICE)
         chosen = (chosen * len(self.begins)).long()
-        vectors = self.encoder(log_mel(self._spoiled(self.crops(chosen))))
+        noisy = add_noise(self.crops(chosen), self.config.noise_db)
+        vectors = self.encoder(log_mel(change_gain(noisy, self.config.gain_db)))
         found = F.normalize(self.head(vectors), dim=-1)
         likeness = (found * self.targets[chosen]).sum(-1).mean()
         # Every pair of a batch has the likeness that ERes2Net gives it.
@@ -113,16 +116,6 @@ class Stage:
         self.optimizer.step()
         outputs = {"likeness": likeness, "pairs": pairs, "level": level, "norm": norm}
         return {name: value.detach() for name, value in outputs.items()}
-
-    def _spoiled(self, samples: Tensor) -> Tensor:
-        """Another level, and white noise."""
-        low, high = self.config.gain_db
-        gain = low + (high - low) * torch.rand(len(samples), 1, device=DEVICE)
-        low, high = self.config.noise_db
-        noise = low + (high - low) * torch.rand(len(samples), 1, device=DEVICE)
-        level = samples.square().mean(-1, keepdim=True).sqrt()
-        noisy = samples + torch.randn_like(samples) * level * 10 ** (noise / 20)
-        return noisy * 10 ** (gain / 20)
 
     def reset(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)

@@ -147,6 +147,9 @@ case "$*" in
   *mini_voice.train_speakers\ *)
     echo two > "$out/speaker_encoder.safetensors"; echo two > "$out/speakers.npz"
     echo '{}' > "$out/speakers.jsonl" ;;
+  *mini_voice.train_encoder\ *)
+    [ "$FAILS" = encoder ] && exit 1
+    echo three > "$out/codec_encoder.safetensors" ;;
   *mini_voice.train_talker\ *)
     for part in a b; do echo three > "$out/talker_$part.safetensors"; done ;;
 esac
@@ -163,15 +166,16 @@ def sit(tmp_path: Path, part: str, fails: str = "") -> tuple[int, dict[str, str]
     (carry / "rare.txt.gz").write_bytes(gzip.compress(b"a rare line\n"))
     (carry / "lines.txt.gz").write_bytes(gzip.compress(b"a line\n"))
     python = tmp_path / "python"
-    python.write_text(PYTHON)
-    python.chmod(0o755)
+    if not python.exists():  # a process of an earlier part may be starting from it
+        python.write_text(PYTHON)
+        python.chmod(0o755)
     (tmp_path / "calls").touch()
     places = {"OUT": out, "WORK": tmp_path / "work", "PYTHON": python, "CALLS": tmp_path / "calls"}
     done = subprocess.run(
         ["bash", str(SCRIPT), part, str(carry), "100"],
         cwd=ROOT,
         env={
-            **os.environ, "FAILS": fails, "FIRST_SHARDS_S": "2", "FIRST_SHARDS": "1",
+            **os.environ, "FAILS": fails, "FIRST_SHARDS_S": "2", "FIRST_SHARDS": "1", "MARGIN": "5",
             **{name: str(path) for name, path in places.items()},
         },
         capture_output=True,
@@ -185,6 +189,11 @@ def sit(tmp_path: Path, part: str, fails: str = "") -> tuple[int, dict[str, str]
 def readers(calls: list[str]) -> list[str]:
     """The speakers whose lines were read."""
     return [call[-1] for call in calls if "mini_voice.synthesize" in call]
+
+
+def talker_call(calls: list[str]) -> str:
+    [call] = [call for call in calls if "mini_voice.train_talker " in call]
+    return call
 
 
 def test_three_parts_on_one_machine_use_earlier_results(tmp_path: Path) -> None:
@@ -201,7 +210,8 @@ def test_three_parts_on_one_machine_use_earlier_results(tmp_path: Path) -> None:
     status, back, calls = sit(tmp_path, "talker")
     assert status == 0
     assert back["talker_a.safetensors"] == back["talker_b.safetensors"] == "three"
-    assert f'train_talker.codes="{tmp_path / "work" / "all"}"' in calls[-1]
+    assert back["codec_encoder.safetensors"] == "three"
+    assert f'train_talker.codes="{tmp_path / "work" / "all"}"' in talker_call(calls)
     assert (tmp_path / "work" / "all" / "leads.npy").read_text() == "one\n"
 
 
@@ -248,9 +258,12 @@ def test_failed_stage_ends_part_without_results(tmp_path: Path, fails: str, expe
 def test_talker_uses_first_codes_if_further_lines_have_none(tmp_path: Path) -> None:
     for part in ("codec", "decoder"):
         assert sit(tmp_path, part, "more")[0] == 0
-    status, _, calls = sit(tmp_path, "talker")
+    status, back, calls = sit(tmp_path, "talker", "encoder")
     assert status == 0
-    assert f'train_talker.codes="{tmp_path / "work" / "codec"}"' in calls[-1]
+    assert f'train_talker.codes="{tmp_path / "work" / "codec"}"' in talker_call(calls)
+    assert "codec_encoder.safetensors" not in back  # its failure does not end the part
+    [encoder] = [call.split() for call in calls if "mini_voice.train_encoder" in call]
+    assert 5 <= int(encoder[encoder.index("--seconds") + 1]) <= 80  # of 100 s
 
 
 def test_hibari_reads_on_between_first_two_parts(tmp_path: Path) -> None:

@@ -130,6 +130,9 @@ def test_stages_run_with_second_speaker_and_more_codebooks(workplace: Path) -> N
     more = ("--resume=build/codec", "--out=build/more", "--seconds=1", "--speaker=1")
     run(workplace, "more_codes", *more, sets={**both, "data.lines_per_shard": 2})
     run(workplace, "train_talker", "--out=build/talker", "--seconds=2", sets=both)
+    encoder = ("--resume=build/codec", "--out=build/codec", "--seconds=2")
+    heard = run(workplace, "train_encoder", *encoder, sets={**both, "data.shards": "build/shards2"})
+    assert "agreement=[" in heard
     parts = ("--codec=build/codec", "--talker=build/talker", "--out=build/mini")
     run(workplace, "export", *parts, sets=both)
     config = json.loads((workplace / "build" / "mini" / "config.json").read_text())

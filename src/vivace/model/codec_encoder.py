@@ -100,8 +100,15 @@ class CodecEncoder(nn.Module):
             config.hidden_size,
         )
 
+    def latents(self, samples: Tensor) -> Tensor:
+        """Recordings [B, n] to vectors before quantization, [B, hidden, T].
+
+        Vector i depends on the samples up to the end of frame i.
+        """
+        x = self.encoder(samples[:, None])
+        x = self.encoder_transformer(x.transpose(1, 2)).transpose(1, 2)
+        return self.downsample(x)
+
     def forward(self, samples: Tensor, num_codes: int) -> Tensor:
         """One recording [n] to its first `num_codes` codes of every frame, [T, num_codes]."""
-        x = self.encoder(samples[None, None])
-        x = self.encoder_transformer(x.transpose(1, 2)).transpose(1, 2)
-        return self.quantizer(self.downsample(x), num_codes)
+        return self.quantizer(self.latents(samples[None]), num_codes)

@@ -27,7 +27,7 @@ from tests.support.certificates import share_certificates
 from tests.support.network import extend_client_timeouts
 from tests.support.processes import find_children, kill_children, restore_interrupts
 from tests.support.project import ROOT, load_script
-from tests.support.tiny import TINY_NAMES, Tiny
+from tests.support.tiny import TINY_NAMES, Tiny, join_checkpoints
 from vivace import TTS
 from vivace.backends.cpu import build
 from vivace.checkpoint import Checkpoint
@@ -268,6 +268,14 @@ def make_tiny_checkpoints(folder: Path) -> None:
     script = load_script(ROOT / "scripts" / "make_tiny_checkpoints.py")
     for name in TINY_NAMES:
         script.make_checkpoint(folder / name)
+
+
+@pytest.fixture(scope="session")
+def cloning_presets(tiny_folder: Path, session_folder: Path) -> Path:
+    """A tiny checkpoint with presets and a speaker encoder, as the embedded voice may have."""
+    return make_once(
+        session_folder / "cloning_presets", lambda folder: join_checkpoints(tiny_folder, folder)
+    )
 
 
 @pytest.fixture(scope="session")

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from vivace.backends.cpu.backend import CpuBackend
 from vivace.backends.cpu.build import find_refusal
 from vivace.backends.eager import EagerBackend
 from vivace.checkpoint import Checkpoint
+from vivace.checkpoint_files import SPEAKER_ENCODER
 from vivace.model.codec import Codec
 from vivace.model.layers import Block
 from vivace.model.talker import Qwen3TTS
@@ -23,6 +29,26 @@ TINY_NAMES = (
     "base",
     "base_projected",
 )
+
+
+def join_checkpoints(source: Path, folder: Path) -> None:
+    """Write a custom_voice checkpoint with the speaker encoder of a Base one.
+
+    Its codec has no trained encoder.
+    """
+    shutil.copytree(source / "custom_voice", folder, dirs_exist_ok=True)
+    weights = load_file(folder / "model.safetensors")
+    base = load_file(source / "base" / "model.safetensors")
+    weights |= {name: base[name] for name in base if name.startswith(SPEAKER_ENCODER)}
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    section = json.loads((source / "base" / "config.json").read_text())["speaker_encoder_config"]
+    flags = {"has_speaker_encoder": True, "speaker_encoder_config": section}
+    _add_fields(folder / "config.json", flags)
+    _add_fields(folder / "speech_tokenizer/config.json", {"encoder_valid_num_quantizers": 0})
+
+
+def _add_fields(path: Path, fields: dict[str, Any]) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
 def block_of(layers: nn.ModuleList, index: int) -> Block:

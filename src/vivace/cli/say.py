@@ -105,7 +105,8 @@ def design(arguments: argparse.Namespace) -> int:
     assert isinstance(text, str)
     with load_model(arguments, arguments.base_model) as base:
         audio = (np.concatenate(made), sample_rate)
-        words = _spoken_words(text, options)
+        has_context = base.checkpoint.codec_config.has_encoder
+        words = _spoken_words(text, options) if has_context else None
         voice = base.clone(audio, words, name=name, **enrolment_options(arguments))
     save_voice(voice, arguments)
     return 0

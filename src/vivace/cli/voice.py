@@ -103,10 +103,11 @@ def list_speakers(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json({"type": kind, "speakers": speakers, "languages": languages}, indent=2)
         return
-    source = "clone a recording" if kind == "base" else "describe a voice"
+    source = "clone a recording" if config.can_clone else "describe a voice"
+    listed = ", ".join(speakers) or "none"
     rows = {
         "type": kind,
-        "speakers": ", ".join(speakers) or f"none; {source}",
+        "speakers": f"{listed}; {source}" if config.can_clone or not speakers else listed,
         "languages": ", ".join(languages),
     }
     print_table(rows.items(), width=14)

@@ -65,14 +65,15 @@ def record_golden(tts: TTS, name: str) -> Recording:
         requests=requests,
         probe=_record_probe(tts),
         codecs=[_record_codec(tts)],
-        encoders=observe.encoded_noise(tts) if _clones(tts) else None,
+        encoders=observe.encoded_noise(tts) if _has_encoders(tts) else None,
         tokenizer_digest=TextTokenizer.files_digest(tts.checkpoint.folder),
     )
     return Recording(golden, min(margins))
 
 
-def _clones(tts: TTS) -> bool:
-    return tts.checkpoint.config.tts_model_type == "base"
+def _has_encoders(tts: TTS) -> bool:
+    checkpoint = tts.checkpoint
+    return checkpoint.config.can_clone and checkpoint.codec_config.has_encoder
 
 
 def _plan_requests(tts: TTS) -> Iterator[GoldenRequest]:
@@ -90,20 +91,21 @@ def _plan_requests(tts: TTS) -> Iterator[GoldenRequest]:
         text_ids=observe.chat_ids(tokenizer, TEXT),
         codes=NO_CODES,
     )
-    if config.tts_model_type == "custom_voice":
+    if config.has_presets:
         for preset in tts.speakers[:NUM_PRESETS]:
             yield dataclasses.replace(plain, name=preset, preset=preset)
     elif config.tts_model_type == "voice_design":
         ids = observe.instruct_ids(tokenizer, INSTRUCT)
         yield dataclasses.replace(plain, name="design", instruct=INSTRUCT, instruct_ids=ids)
-    else:
-        width = config.talker_config.hidden_size
-        speaker = np.random.RandomState(PROBE_SEED).randn(width) * 0.05
-        yield (
-            cloned := dataclasses.replace(
-                plain, name="x-vector", layout="streamed", speaker=speaker.astype(np.float32)
-            )
-        )
+    if not config.can_clone:
+        return
+    width = config.talker_config.hidden_size
+    speaker = (np.random.RandomState(PROBE_SEED).randn(width) * 0.05).astype(np.float32)
+    cloned = dataclasses.replace(plain, name="x-vector", speaker=speaker)
+    if config.tts_model_type == "base":
+        cloned = dataclasses.replace(cloned, layout="streamed")
+    yield cloned
+    if config.tts_model_type == "base":
         yield dataclasses.replace(
             cloned,
             name="in context",

@@ -143,7 +143,7 @@ def prepare(request: FinetuneRequest, progress: Progress) -> Prepared:
     checkpoint = Checkpoint.open(folder)
     language_id(checkpoint.config.talker_config, language_name(request.recordings.language), None)
     rows = _rows(request, checkpoint)
-    _check_encoder(folder, rows)
+    _check_encoder(checkpoint, rows)
     ids = _new_speakers(checkpoint, rows)
     tuned = with_speakers(checkpoint.config, ids)
     writer = ExampleWriter(tuned, checkpoint.load_tokenizer(), ids)
@@ -153,19 +153,19 @@ def prepare(request: FinetuneRequest, progress: Progress) -> Prepared:
     recognise = _recogniser(request.recordings)
     data = _prepare_data(request, checkpoint, model, writer, rows, recognise, progress)
     vectors = _first_vectors(model, data, ids)
-    has_encoder = model.speaker_encoder is not None
+    has_vectors = any(clip.speaker_vector is not None for clip in data.train)
     digest = checkpoint.digest()
     return Prepared(
         checkpoint=checkpoint,
         base_digest=digest,
         model=model,
-        trainables=make_trainable(model, request.training, vectors, trains_vectors=not has_encoder),
+        trainables=make_trainable(model, request.training, vectors, trains_vectors=not has_vectors),
         writer=writer,
         data=data,
         speaker_ids=ids,
         settings=_settings(request, digest, data, dtype),
         recognise=recognise,
-        vector=partial(_vector, model) if has_encoder else None,
+        vector=partial(_vector, model) if has_vectors else None,
         notes=_notes(request, data),
     )
 
@@ -193,14 +193,19 @@ def _check_name(name: str | None, data: Path, rows: Sequence[Row]) -> None:
         )
 
 
-def _check_encoder(folder: Path, rows: Sequence[Row]) -> None:
-    """Raise TrainingDataError for audio and the codec encoder of the embedded voice, untrained."""
-    has_audio = any(isinstance(row, Entry) and row.audio is not None for row in rows)
-    if has_audio and encoder_digest(folder) == encoder_digest(EMBEDDED):
+def _check_encoder(checkpoint: Checkpoint, rows: Sequence[Row]) -> None:
+    """Raise TrainingDataError for audio and a codec without a trained encoder.
+
+    Older folders of the embedded voice do not state that their encoder is untrained.
+    """
+    if not any(isinstance(row, Entry) and row.audio is not None for row in rows):
+        return
+    is_embedded = encoder_digest(checkpoint.folder) == encoder_digest(EMBEDDED)
+    if is_embedded or not checkpoint.codec_config.has_encoder:
         raise TrainingDataError(
-            "the codec of the embedded voice has no trained encoder, so it cannot learn from audio "
-            "files; docs/finetuning.md shows how to make audio_codes for it, or use a released "
-            "checkpoint"
+            "the codec of this checkpoint has no trained encoder, so it cannot learn from audio "
+            "files; docs/finetuning.md shows how to make audio_codes for the embedded voice, or "
+            "use a released checkpoint"
         )
 
 
@@ -285,7 +290,7 @@ def _first_vectors(
         found = [clip.speaker_vector for clip in own if clip.speaker_vector is not None]
         if found:
             vectors[name] = torch.from_numpy(np.mean(found, axis=0)).to(model.device)
-        elif model.speaker_encoder is not None:
+        elif not model.config.has_presets and model.speaker_encoder is not None:
             raise TrainingDataError(
                 f"the speaker {name!r} has codes only; a Base model needs recordings for its vector"
             )

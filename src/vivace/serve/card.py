@@ -5,12 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from vivace.serve.errors import RefusedError
 from vivace.tts import TTS
 
 
 def _speakers(tts: TTS) -> tuple[str, ...]:
     speakers = tts.checkpoint.config.talker_config.spk_id
     return tuple(speakers) if tts.model_type != "base" else ()
+
+
+def _clones_in_context(tts: TTS) -> bool:
+    checkpoint = tts.checkpoint
+    return checkpoint.config.can_clone and checkpoint.codec_config.has_encoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +31,8 @@ class Card:
     device: str
     backend: str
     adapter: str | None = None  # a voice of this name is the default voice
+    can_clone: bool = False
+    can_clone_in_context: bool = False  # with the transcript of the recording
 
     @classmethod
     def of(cls, name: str, tts: TTS) -> Card:
@@ -37,6 +45,8 @@ class Card:
             sample_rate=tts.sample_rate,
             width=config.talker_config.hidden_size,
             follows_instruct=config.honours_instruct,
+            can_clone=config.can_clone,
+            can_clone_in_context=_clones_in_context(tts),
             device=str(tts.device),
             backend=tts.engine.backend.name,
         )
@@ -51,25 +61,37 @@ class Card:
             model_type=tts.model_type,
             speakers=_speakers(tts),
             follows_instruct=config.honours_instruct,
+            can_clone=config.can_clone,
+            can_clone_in_context=_clones_in_context(tts),
         )
-
-    @property
-    def can_clone(self) -> bool:
-        return self.model_type == "base"
 
     @property
     def can_design(self) -> bool:
         return self.model_type == "voice_design"
+
+    def serves_task(self, model_type: str) -> bool:
+        """Whether requests for a type of model can use this one. `base`: they clone."""
+        return self.model_type == model_type or (model_type == "base" and self.can_clone)
+
+    def check_context(self, param: str) -> None:
+        """Raise RefusedError if the model cannot clone with a transcript, the field `param`."""
+        if self.can_clone and not self.can_clone_in_context:
+            raise RefusedError(
+                f"{param}: {self.refusals['clone_in_context']}", code="unsupported", param=param
+            )
 
     @property
     def refusals(self) -> dict[str, str | None]:
         """By capability: None, or the reason why the model lacks it."""
         clone = f"a {self.model_type} model does not clone; serve a Base model"
         design = f"a {self.model_type} model does not design voices; serve a VoiceDesign model"
+        no_context = "this model clones without a transcript; leave the transcript out"
+        context = no_context if self.can_clone else clone
         instruct = "this model was not trained to follow instructions"
         return {
             "instruct": None if self.follows_instruct else instruct,
             "clone": None if self.can_clone else clone,
+            "clone_in_context": None if self.can_clone_in_context else context,
             "design": None if self.can_design else design,
         }
 

@@ -207,6 +207,8 @@ async def _clone(context: ServeContext, wanted: VoiceRequest, recording: bytes) 
     model = await context.models.get(wanted.model, model_type="base")
     with context.models.in_use(model):
         transcript = (wanted.transcript or "").strip() or None
+        if transcript is not None:
+            model.card.check_context("transcript")
         await asyncio.to_thread(_enrol, model, recording, wanted, transcript)
     return ListedVoice(wanted.name, "audio_sample", model.name, wanted.language)
 
@@ -227,7 +229,7 @@ def _enrol(model: ServedModel, audio: Any, wanted: VoiceRequest, transcript: str
 
 
 async def _design(context: ServeContext, wanted: VoiceRequest) -> ListedVoice:
-    """Speak a sample and clone it, if a Base model is served; otherwise store the description.
+    """Speak a sample and clone it, if a model clones; otherwise store the description.
 
     A clone sounds the same in every speech, a description does not.
     """
@@ -239,10 +241,9 @@ async def _design(context: ServeContext, wanted: VoiceRequest) -> ListedVoice:
             code="unsupported",
             param="prompt",
         )
-    bases = [card for card in context.models.cards() if card.can_clone]
     speaker = designer
-    if bases:
-        base = await context.models.get(bases[0].name)
+    if any(card.can_clone for card in context.models.cards()):
+        base = await context.models.get(model_type="base")
         with context.models.in_use(designer), context.models.in_use(base):
             if await asyncio.to_thread(_speak_and_enrol, designer, base, wanted):
                 speaker = base
@@ -261,7 +262,8 @@ def _speak_and_enrol(designer: ServedModel, base: ServedModel, wanted: VoiceRequ
             max_frames=SAMPLE_FRAMES,
         )
         # A truncated sample lacks part of its text, so it is cloned without a transcript.
-        transcript = SAMPLE_TEXT if sample.finish_reason == "stop" else None
+        has_context = base.card.can_clone_in_context and sample.finish_reason == "stop"
+        transcript = SAMPLE_TEXT if has_context else None
         try:
             _enrol(base, sample, wanted, transcript)
             return True

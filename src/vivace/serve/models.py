@@ -104,7 +104,8 @@ class Models(ABC):
         """Return the model for a request, and load it if it was unloaded.
 
         Clients may send any name (`tts-1`). For other names than the configured ones, the registry
-        selects the first model of `model_type` (`base` to clone), or with the voice `voice`.
+        selects the first model of `model_type`, or with the voice `voice`. For `base` it selects
+        any model that clones if no Base model is served.
         Otherwise it selects the first that speaks without a cloned voice. Raises RefusedError with
         status 503 while the model is broken or loading for the first time.
         """
@@ -165,7 +166,8 @@ class Models(ABC):
         choices = self._choices()
         fits = [one for one in choices if one[1].name == name]
         if not fits and model_type is not None:
-            fits = [one for one in choices if one[1].model_type == model_type]
+            fits = [one for one in choices if one[1].serves_task(model_type)]
+            fits.sort(key=lambda one: one[1].model_type != model_type)
         elif not fits and max(len(choices), len(self._entries)) > 1:
             fits = await asyncio.to_thread(self._find, voice_key(voice))  # reads files
         return (fits[0][0], fits[0][1].adapter) if fits else (self._entries[self.default], None)
@@ -180,5 +182,8 @@ class Models(ABC):
         """The models with a voice, or with the first voice of a mix; else those that can speak."""
         first = re.split(r"[+(]", key or "")[0].strip()
         known = [(one, Voices(one[1], self._library)) for one in self._choices()]
-        fits = [one for one, voices in known if first and voices.find(first)]
-        return fits or [one for one, voices in known if voices.can_speak]
+        found = [(one, voices.find(first)) for one, voices in known] if first else []
+        fits = [(one, chosen) for one, chosen in found if chosen is not None]
+        # A clone of another width gives an error, so a model of its own width comes first.
+        fits.sort(key=lambda pair: pair[1].width not in (None, pair[0][1].width))
+        return [one for one, _ in fits] or [one for one, voices in known if voices.can_speak]

@@ -221,7 +221,7 @@ class SpeechRequest(ClientInput):
 
     def check_task(self, card: Card) -> None:
         """Raise RefusedError if the model is not of the type that the request needs."""
-        if self.model_type not in (None, card.model_type):
+        if self.model_type is not None and not card.serves_task(self.model_type):
             names = ("task_type", "ref_audio", "speaker_embedding")
             what = next(name for name in names if getattr(self, name))
             raise RefusedError(

@@ -313,6 +313,8 @@ async def _choose_voice(
     """The options `voice` and `instruct`."""
     if recording is not None:
         transcript = None if request.x_vector_only_mode else request.ref_text or None
+        if transcript is not None:
+            model.card.check_context("ref_text")
         try:
             voice = await context.clones.get(model, recording, transcript)
         except AudioError as error:
@@ -321,7 +323,8 @@ async def _choose_voice(
     if request.speaker_embedding:
         return {"voice": _read_embedding(request.speaker_embedding), "instruct": instructions}
     choose = partial(model.voices.choose, request.voice_name)
-    chosen = await asyncio.to_thread(choose) if model.voices.is_on_disk else choose()
+    is_slow = model.voices.reads_files(request.voice_name)
+    chosen = await asyncio.to_thread(choose) if is_slow else choose()
     return chosen.options(instructions)
 
 

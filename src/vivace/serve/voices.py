@@ -45,6 +45,7 @@ PRESET_DESCRIPTIONS = {  # shown beside the presets
     "ono_anna": "Young woman, Japanese",
     "sohee": "Woman, Korean",
 }
+DEFAULT = "default"  # the name of every model's default voice
 DESCRIPTION_SUFFIX = ".description.json"
 MAX_DESCRIPTION_CHARS = 2_000
 MAX_VOICE_NAME = 200  # characters of a requested name in an error message
@@ -59,6 +60,11 @@ class ChosenVoice:
 
     voice: str | Voice | None = None  # the option of `TTS.speak`
     description: str | None = None  # of a voice of a voice_design model
+
+    @property
+    def width(self) -> int | None:
+        """Of the speaker vector of a clone."""
+        return self.voice.width if isinstance(self.voice, Voice) else None
 
     def options(self, instruct: str | None = None) -> dict[str, Any]:
         """The options `voice` and `instruct` of a speech."""
@@ -113,11 +119,12 @@ class Voices:
         """The voice of that name; None: the default.
 
         `a+b` and `a(2)+b` are mixes. Raises an UnknownVoiceError that lists the voices. If
-        `is_on_disk`, this reads files: call it in a thread.
+        `reads_files`, call it in a thread.
         """
         key = voice_key(name)
-        if key is None or key == "default":
+        if key in (None, DEFAULT):
             return self._default()
+        assert key is not None
         if found := self.find(key):
             return found
         if "+" in key:
@@ -130,9 +137,8 @@ class Voices:
 
     def find(self, key: str) -> ChosenVoice | None:
         """The voice of that name. Aliases are not considered."""
-        for speaker in self.card.speakers:
-            if speaker.lower() == key:
-                return ChosenVoice(speaker)
+        if speaker := self._preset(key):
+            return ChosenVoice(speaker)
         if self.card.adapter is not None and key == self.card.adapter.lower():
             return self._default()
         if self.card.can_clone and key in self.library:
@@ -141,15 +147,25 @@ class Voices:
             return ChosenVoice(None, described.prompt)
         return None
 
+    def _preset(self, key: str) -> str | None:
+        return next((one for one in self.card.speakers if one.lower() == key), None)
+
     @property
-    def is_on_disk(self) -> bool:
-        """Whether `choose` may read files, which would block an event loop."""
+    def _is_on_disk(self) -> bool:
+        """Whether some voices are files."""
         return self.card.can_clone or self.card.can_design
+
+    def reads_files(self, name: str | None) -> bool:
+        """Whether `choose` may read files for this name, which would block an event loop."""
+        key = voice_key(name)
+        is_default = key in (None, DEFAULT) and bool(self.card.speakers)
+        return self._is_on_disk and not is_default and not self._preset(key or "")
 
     @property
     def can_speak(self) -> bool:
         """Whether a default voice exists."""
-        return not self.card.can_clone or self._first_clone() is not None
+        needs_clone = self.card.can_clone and not self.card.speakers
+        return not needs_clone or self._first_clone() is not None
 
     def names(self) -> list[str]:
         return [listed.id for listed in self.listed()]
@@ -157,7 +173,7 @@ class Voices:
     def listed(self, *, with_aliases: bool = False) -> list[ListedVoice]:
         """All voices of the model. Reads the library: call it in a thread."""
         name, card = self.card.name, self.card
-        described = descriptions(self.library) if self.is_on_disk else {}
+        described = descriptions(self.library) if self._is_on_disk else {}
         found = [ListedVoice(speaker, "preset", name) for speaker in card.speakers]
         if card.can_clone:
             found += [
@@ -210,7 +226,7 @@ class Voices:
         voices = [each.voice for each in chosen if isinstance(each.voice, Voice)]
         if len(voices) < len(chosen) or not sum(weights):
             raise RefusedError(
-                f"voice {key[:MAX_VOICE_NAME]!r}: only cloned voices of a Base model can be mixed, "
+                f"voice {key[:MAX_VOICE_NAME]!r}: only cloned voices can be mixed, "
                 "with weights above 0",
                 param="voice",
                 code="unsupported_mix",

@@ -34,6 +34,8 @@ export class Makers {
 			$(`${deed}-need`).hidden = isAble;
 			if (!isAble) $(`${deed}-need`).replaceChildren(...this.need(deed, models));
 		}
+		$("transcript").parentElement.hidden = Boolean(model.capabilities.clone_in_context);
+		if (model.capabilities.clone_in_context) $("transcript").value = "";
 		const why = whyNoRecording();
 		$("record").disabled = $("record").hidden = Boolean(why);
 		put("record-why", why);

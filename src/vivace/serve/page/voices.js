@@ -8,7 +8,7 @@ export const titled = (text) => text.replace(/[_-]/g, " ").replace(/(^| )\p{L}/g
 export class Voices {
 	// `page`: preview(voice), changed(), reload()
 	constructor(page) {
-		Object.assign(this, { page, all: [] });
+		Object.assign(this, { page, all: [], mixable: [] });
 		$("voices").onchange = $("mix").oninput = () => this.chosen();
 		$("forget").onclick = () => this.forget();
 	}
@@ -17,10 +17,10 @@ export class Voices {
 		this.all = await getVoices(model.id);
 		$("voices").replaceChildren(...this.all.map((each) => this.row(each)));
 		if (!this.all.length) put("voices", "No voice yet.");
-		const isMixable = model.type === "base" && this.all.length > 1; // the server mixes cloned voices
-		$("mix").hidden = !isMixable;
+		const clones = model.capabilities.clone ? [] : this.all.filter(({ type }) => type !== "preset");
+		this.mixable = clones.length > 1 ? clones : []; // the server mixes cloned voices
 		$("mix-with").replaceChildren(new Option("None", ""),
-			...(isMixable ? this.all.map(({ id, name }) => new Option(titled(name), id)) : []));
+			...this.mixable.map(({ id, name }) => new Option(titled(name), id)));
 		[this.all[0]?.id, model.default_voice, wanted].forEach(chooseVoice);
 		this.chosen();
 	}
@@ -42,6 +42,8 @@ export class Voices {
 		}
 		const { type } = this.all.find(({ id }) => id === own) ?? {};
 		$("forget").hidden = !["audio_sample", "prompt"].includes(type);
+		$("mix").hidden = !this.mixable.some(({ id }) => id === own);
+		if ($("mix").hidden) $("mix-with").value = "";
 		for (const option of $("mix-with").options) option.disabled = option.value === own;
 		$("mix-how").hidden = !$("mix-with").value || $("mix-with").value === own;
 		put("mix-value", `${$("mix-share").value} %`);

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from tests.support.project import ROOT
+from vivace import TTS
 from vivace.checkpoint import load_codec
+from vivace.model.speaker_encoder import SpeakerEncoder
 
 pytest.importorskip("tomllib", reason="the recipe reads TOML with Python 3.11's own library")
 if TYPE_CHECKING:
@@ -213,6 +215,34 @@ def test_exported_quantizer_gives_codes_of_training_encoder(
         expected = trainer.encode(nn.functional.pad(samples[None], (0, 700)))[0]
         assert share_equal(codec.encode(samples), expected) > 0.98
     assert set((expected[:, -1] % 2).tolist()) == {speaker}
+
+
+def test_exported_voice_clones_in_context_and_is_imported_again(
+    settings: SimpleNamespace, trainer: CodecTrainer, tmp_path: Path
+) -> None:
+    from safetensors.torch import load_file
+
+    from recipes.mini_voice import export, import_asset, released_encoder, talker_files
+    from recipes.mini_voice.common import save_half
+    from recipes.mini_voice.settings import speaker_encoder_config
+    from vivace.text.tokenizer import TextTokenizer
+
+    folder, voice, again = tmp_path / "codec", tmp_path / "voice", tmp_path / "again"
+    encoder = released_encoder.build(settings, trainer)
+    save_half(folder / export.CODEC_ENCODER, encoder.state_dict())
+    tokenizer = TextTokenizer.from_folder(Path(settings.tokenizer.folder))
+    talker_files.save(talker_files.build(settings, tokenizer), folder)
+    speakers = SpeakerEncoder(speaker_encoder_config(settings))
+    save_half(folder / "speaker_encoder.safetensors", speakers.state_dict())
+    export.export(settings, folder, folder, voice, speakers_from=folder)
+    recording = (tones(25, 9) / 32768).astype(np.float32)
+    with TTS.load(voice, device="cpu") as tts:
+        cloned = tts.clone((recording, 24_000), "These are the words.")
+        assert len(tts.speak("Yes.", voice=cloned, seed=1, max_frames=2).codes) == 2
+    import_asset.import_asset(voice, again)
+    written, imported = (load_file(path / export.CODEC_ENCODER) for path in (folder, again))
+    assert written.keys() == imported.keys()
+    assert all(imported[name].equal(tensor) for name, tensor in written.items())
 
 
 def test_stage_writes_encoder_and_continues_from_it(

@@ -7,8 +7,8 @@
 # read:    hibari begins to read on all cores, and goes on after this call has returned.
 # codec:   Kokoro reads on the GPU; beside it encoder, codebooks and decoder of all speakers, from the
 #          carried codec; then the codes of all lines.
-# decoder: the decoder with discriminators; beside it the speaker encoder, unless it is carried, and
-#          the codes of further lines of the first speaker.
+# decoder: the decoder with discriminators; beside it the speaker encoder, and the codes of further
+#          lines of the first speaker.
 # talker:  talker and predictor of the presets and of speaker vectors, from the carried talker; beside
 #          them, for ENCODER seconds (300), the codec's encoder in the released layout.
 # check:   `codec`, `decoder` and `talker` for SECONDS each, with generated files in FOLDER.
@@ -152,12 +152,9 @@ train_decoder_part() {
   say "leads, speaker encoder and codes of further lines, beside the decoder"
   stage leads "$(left 40)" --resume "$work/codec" --out "$work/codec" > "$work/leads.log" 2>&1 &
   local leads=$!
-  if [ -f "$carry/speakers.npz" ]; then # a continued talker must keep its speaker vectors
-    cp "$carry"/{speaker_encoder.safetensors,speakers.npz,speakers.jsonl} "$work/speakers/"
-    echo "the carried speaker encoder" > "$work/speakers.log" &
-  else
-    stage train_speakers "$(left 40)" --seconds "${SPEAKERS:-120}" --out "$work/speakers" > "$work/speakers.log" 2>&1 &
-  fi
+  local from=() # the encoder of an earlier sitting
+  [ -f "$carry/speaker_encoder.safetensors" ] && from=(--resume "$carry")
+  stage train_speakers "$(left 40)" --seconds "${SPEAKERS:-120}" "${from[@]}" --out "$work/speakers" > "$work/speakers.log" 2>&1 &
   local speakers=$!
   nice -n 10 timeout -k 5 $(($(left 5) > 10 ? $(left 5) : 10)) "$python" -m recipes.mini_voice.more_codes \
     "${common[@]}" --set "data.num_workers=${MORE_WORKERS:-12}" --resume "$work/codec" --out "$work/all" \

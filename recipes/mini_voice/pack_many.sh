@@ -8,7 +8,7 @@
 # `convert_graph`, michael.bin, voices.npz of `voices`) and eres2net/ (of `eres2net`). CORPUS holds
 # dev.txt and train.txt, SHARED encoder, discriminators and listener. Decoder and talker are those of
 # the shipped voice. With MADE, the files of an earlier sitting, all these weights come from there, and
-# its speaker encoder is kept. Shipment 1 is for part `read`, 2 for `codec`, 3 for `decoder` and `talker`.
+# its speaker encoder is continued. Shipment 1 is for part `read`, 2 for `codec`, 3 for `decoder` and `talker`.
 set -euo pipefail
 if [ "$1" = unpack ]; then
   from=$(realpath "$2") carry=$(realpath -m "$3") last=${4:-3}
@@ -27,7 +27,6 @@ if [ "$1" = unpack ]; then
   fi
   if [ "$last" -ge 3 ]; then
     cp "$from"/3/rare.txt.gz "$from"/3/*.safetensors "$carry/"
-    if [ -f "$from/3/speakers.npz" ]; then cp "$from"/3/speakers.* "$carry/"; fi
     if [ -d "$from/made" ]; then cp -r "$from/made" "$carry/"; fi
     (cd "$carry" && sha256sum -c --quiet "$from/3/sums.txt")
   fi
@@ -55,7 +54,7 @@ gzip -9nc "$work/build/lines.txt" > "$out/1/lines.txt.gz"
 gzip -9nc "$work/build/rare.txt" > "$out/3/rare.txt.gz"
 if [ -n "$made" ]; then
   cp "$made/decoder.safetensors" "$out/2/"
-  cp "$made"/{talker_a,talker_b,speaker_encoder}.safetensors "$made"/speakers.{npz,jsonl} "$out/3/"
+  cp "$made"/{talker_a,talker_b,speaker_encoder}.safetensors "$out/3/"
 else
   "$python" -c "
 from pathlib import Path

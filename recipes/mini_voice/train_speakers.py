@@ -30,6 +30,7 @@ from recipes.mini_voice.common import (
     begin_stage,
     change_gain,
     cosine,
+    load_half,
     optimizer,
     save_half,
     set_lr,
@@ -139,11 +140,14 @@ def write_vectors(
 
 
 def run(
-    settings: SimpleNamespace, store: Store, log: Log, out: Path, *, seconds: float | None
-) -> None:
+    settings: SimpleNamespace, store: Store, log: Log, out: Path, *,
+    seconds: float | None, resume: Path | None = None,
+) -> None:  # fmt: skip
     begin_stage()
     config, part = settings.train_speakers, store.train
     stage = Stage(settings, part, chosen_utterances(settings, part))
+    if resume is not None:  # the vectors stay similar, so that a talker can be continued
+        load_half(resume / "speaker_encoder.safetensors", stage.encoder)
     stage.set_targets(load_packed(Path(config.network)))
     log("speakers", clips=len(stage.targets), hours=store.hours)
     set_lr(stage.optimizer, 1e-6)
@@ -173,7 +177,7 @@ def main() -> None:
     store.close()
     args.out.mkdir(parents=True, exist_ok=True)
     log = Log(args.out / "speakers.jsonl")
-    run(settings, store, log, args.out, seconds=args.seconds)
+    run(settings, store, log, args.out, seconds=args.seconds, resume=args.resume)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,10 @@ packs the style files NAME.bin of FOLDER (npm's `kokoro-js`, 28 MB) into one fil
 depends smoothly on the number of phonemes, so 34 of its 510 rows are kept.
 
 There are `NUM_VOICES` training voices: every packed voice that is not in `HELD_OUT`, then mixtures
-of two or three of them with another pitch. A line's number selects its voice. The held-out voices
-are for tests: neither codec nor talker is trained on them.
+of two or three of them. Mixtures alone lie between the packed voices, and an unseen voice does not,
+so each mixture is moved along the difference of two voices. It also has another pitch. A line's
+number selects its voice. The held-out voices are for tests: neither codec nor talker is trained on
+them.
 """
 
 from __future__ import annotations
@@ -21,13 +23,14 @@ import numpy as np
 
 Number = TypeVar("Number", int, np.ndarray)
 TRAINING_VOICES = "training_voices"  # a name in data.speakers
-NUM_VOICES = 256
+NUM_VOICES = 1024
 HELD_OUT = (
     "af_bella", "af_sky", "bf_emma", "bf_isabella", "am_fenrir", "am_puck", "bm_george", "bm_lewis",
 )  # fmt: skip
 WIDTH = 256  # of a style: timbre, then prosody
 NUM_LENGTHS = 510
-PITCHES = 0.93, 1.08  # of mixtures
+PITCHES = 0.87, 1.15  # of mixtures
+MOST_MOVED = 0.5  # of the difference of two voices
 SPEEDS = 0.9, 1.15
 SAME_SEX = 0.8  # share of mixtures whose parts have the same sex
 
@@ -90,10 +93,12 @@ class Voices:
         others = same if rng.random() < SAME_SEX else self.names
         names = [first, *rng.choice(others, 2, replace=False)][: rng.integers(2, 4)]
         parts = np.stack([self._styles[name] for name in names])
+        one, other = (self._styles[name] for name in rng.choice(self.names, 2, replace=False))
         timbre, prosody = (
             np.tensordot(rng.dirichlet(np.ones(len(names))), parts[..., half], 1)
             for half in (slice(WIDTH // 2), slice(WIDTH // 2, WIDTH))
         )
+        timbre = timbre + rng.uniform(0, MOST_MOVED) * (one - other)[:, : WIDTH // 2]
         styles = np.concatenate((timbre, prosody), axis=1).astype(np.float32)
         pitch, speed = (np.exp(rng.uniform(*np.log(span))) for span in (PITCHES, SPEEDS))
         return Voice(f"mixture_{number}", styles, self._lengths, float(pitch), float(speed))

@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -213,6 +214,30 @@ class Step:
             self._reset()
             self.outputs = self._run()
         return self.outputs
+
+
+def train(
+    stage: str, step: Step, optimizer: torch.optim.Optimizer, config: SimpleNamespace,
+    seconds: float, log: Log, save: Callable[[], None],
+) -> int:  # fmt: skip
+    """Take steps with a cosine schedule for `seconds`, and return their number.
+
+    `save` is called every minute and after the last step.
+    """
+    box, number, timer = TimeBox(seconds), 0, Timer(SAVE_EVERY_S)
+    while (progress := box.progress) < 1:
+        scale = cosine(progress, number, config.warmup_steps, config.final_lr)
+        set_lr(optimizer, config.lr * scale)
+        outputs = step()
+        number += 1
+        if number % 200 == 0 or number < 3:
+            values = {name: float(value) for name, value in outputs.items()}
+            log(stage, step=number, ms=1000 * box.elapsed / number, **values)
+        if timer.is_due():
+            save()
+    if number:
+        save()
+    return number
 
 
 def ropes(modules: list[nn.Module]) -> Iterator[Rope]:

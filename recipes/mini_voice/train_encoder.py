@@ -26,20 +26,17 @@ from recipes.mini_voice import train_codec
 from recipes.mini_voice.codec_model import CodecTrainer, decode_part, take_part
 from recipes.mini_voice.common import (
     DEVICE,
-    SAVE_EVERY_S,
     Log,
     Step,
-    TimeBox,
-    Timer,
     add_noise,
     autocast,
     begin_stage,
     change_gain,
-    cosine,
     load_half,
     optimizer,
     save_half,
     set_lr,
+    train,
 )  # fmt: skip
 from recipes.mini_voice.export import CODEC_ENCODER
 from recipes.mini_voice.mels import MelLoss
@@ -260,20 +257,11 @@ def run(
     log("encoder", parameters=count, hours=store.hours)
     set_lr(stage.optimizer, 1e-6)
     step = Step("encoder", stage.step, stage.reset, [encoder, trainer], use_graph=use_graph)
-    number, timer = 0, Timer(SAVE_EVERY_S)
-    box = TimeBox(config.seconds if seconds is None else seconds)
-    while (progress := box.progress) < 1:
-        scale = cosine(progress, number, config.warmup_steps, config.final_lr)
-        set_lr(stage.optimizer, config.lr * scale)
-        outputs = step()
-        number += 1
-        if number % 200 == 0 or number < 3:
-            values = {name: float(value) for name, value in outputs.items()}
-            log("encoder", step=number, ms=1000 * box.elapsed / number, **values)
-        if timer.is_due():
-            save_half(path, encoder.state_dict())
-    if number:
-        save_half(path, encoder.state_dict())
+    number = train(
+        "encoder", step, stage.optimizer, config,
+        config.seconds if seconds is None else seconds, log,
+        lambda: save_half(path, encoder.state_dict()),
+    )  # fmt: skip
     judge(settings, store, stage, log, number)
     return encoder
 

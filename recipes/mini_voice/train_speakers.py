@@ -21,19 +21,16 @@ from torch import Tensor, nn
 
 from recipes.mini_voice.common import (
     DEVICE,
-    SAVE_EVERY_S,
     Log,
     Step,
-    TimeBox,
-    Timer,
     add_noise,
     begin_stage,
     change_gain,
-    cosine,
     load_half,
     optimizer,
     save_half,
     set_lr,
+    train,
 )  # fmt: skip
 from recipes.mini_voice.eres2net import WIDTH, KaldiMels, load_packed, to_16k
 from recipes.mini_voice.lines import SPEAKER
@@ -153,18 +150,11 @@ def run(
     set_lr(stage.optimizer, 1e-6)
     # `log_mel` copies its filters from the host, which a graph cannot capture.
     step = Step("speakers", stage.step, stage.reset, [stage.encoder], use_graph=False)
-    box, number, timer = TimeBox(seconds or config.seconds), 0, Timer(SAVE_EVERY_S)
-    while (progress := box.progress) < 1:
-        scale = cosine(progress, number, config.warmup_steps, config.final_lr)
-        set_lr(stage.optimizer, config.lr * scale)
-        outputs = step()
-        number += 1
-        if number % 200 == 0 or number < 3:
-            values = {name: float(value) for name, value in outputs.items()}
-            log("speakers", step=number, ms=1000 * box.elapsed / number, **values)
-        if timer.is_due():
-            save_half(out / "speaker_encoder.safetensors", stage.encoder.state_dict())
-    save_half(out / "speaker_encoder.safetensors", stage.encoder.state_dict())
+    path = out / "speaker_encoder.safetensors"
+    number = train(
+        "speakers", step, stage.optimizer, config, seconds or config.seconds, log,
+        lambda: save_half(path, stage.encoder.state_dict()),
+    )  # fmt: skip
     write_vectors(settings, stage.encoder, part, out / "speakers.npz")
     log("speakers", steps=number)
 

@@ -132,8 +132,8 @@ CAPABLE = {"instruct": "1.7B-CustomVoice", "clone": "0.6B-Base", "design": "1.7B
 def test_unsupported_feature_offers_a_command(server: Running, page: Driver) -> None:
     page.open(server.url)
     refused = server.context.models.cards()[0].refusals
-    for deed, reason in refused.items():
-        assert reason is not None
+    for deed in CAPABLE:
+        assert refused[deed] is not None
         shown = page.tab.locator(f"#{deed}-need")
         assert "another model." in str(shown.text_content())
         assert shown.bounding_box()["height"] < 50  # one line
@@ -182,8 +182,10 @@ def test_two_cloned_voices_are_mixed(server: Running, page: Driver) -> None:
     ]
 
     def base(route: Any) -> None:
-        model = {**route.fetch().json()["models"][0], "type": "base", "default_voice": None}
-        route.fulfill(json={"models": [model]})
+        model = route.fetch().json()["models"][0]
+        abilities = {**model["capabilities"], "clone": None, "clone_in_context": None}
+        changes = {"type": "base", "default_voice": None, "capabilities": abilities}
+        route.fulfill(json={"models": [model | changes]})
 
     page.tab.route("**/v1/audio/models", base)
     page.tab.route("**/v1/audio/voices*", lambda route: route.fulfill(json={"voices": voices}))
@@ -202,6 +204,18 @@ def test_two_cloned_voices_are_mixed(server: Running, page: Driver) -> None:
     with page.tab.expect_request("**/v1/audio/speech") as asked:
         page.say("Hello.")
     assert json.loads(asked.value.post_data)["voice"] == "bob"  # not mixed with itself
+
+
+def test_transcript_is_hidden_if_the_model_clones_without_it(server: Running, page: Driver) -> None:
+    def clones(route: Any) -> None:
+        model = route.fetch().json()["models"][0]
+        abilities = {**model["capabilities"], "clone": None, "clone_in_context": "no encoder"}
+        route.fulfill(json={"models": [model | {"capabilities": abilities}]})
+
+    page.tab.route("**/v1/audio/models", clones)
+    page.open(server.url)
+    assert page.tab.locator("#clone fieldset:disabled").count() == 0
+    assert page.tab.locator("#transcript").evaluate("one => one.parentElement.hidden")
 
 
 def read_upload(body: bytes) -> tuple[wave.Wave_read, str]:

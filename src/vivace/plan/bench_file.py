@@ -13,16 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from vivace.errors import RequestError
-from vivace.plan.figures import Figures
-from vivace.plan.traffic import simulate_streams
+from vivace.plan.figures import READER_MS, Figures
+from vivace.plan.fit import fit_throughput
 from vivace.text.files import read_utf8
 
 MAX_FILE_BYTES = 16 * 2**20
-NUM_FITS = 6
 ONE_FRAME_SHARE = 0.3  # codec time of one frame, as a share of eight frames
 MORE_PROMPT = 0.3
 HOST_MS = 0.5  # of a request
-READER_MS = 0.02
 HINT = "run `vivace bench --json FILE --batches 1,8,64`"
 
 
@@ -55,7 +53,7 @@ def _figures(report: Mapping[str, Any], path: str) -> Figures:
         reader_ms=READER_MS,
         num_slots=max(int(row["streams"]) for row in rows),
         throughput=(*report.get("throughput", ()), *rows),
-        arrivals=tuple(report.get("arrivals", ())),
+        live=tuple(report.get("live", ())),
         source={"bench": {key: machine[key] for key in ("date", "commit")}, "backend": best},
     )
     fitted = [_fit(figures, row, int(latency["frames"])) for row in rows]
@@ -67,20 +65,11 @@ def _figures(report: Mapping[str, Any], path: str) -> Figures:
 
 
 def _fit(figures: Figures, row: Mapping[str, Any], num_frames: int) -> Figures:
-    """Scale the times of a row until the simulated throughput equals the measured throughput.
-
-    Frames and codec overlap on a GPU, so the measured times are not the times of each alone.
-    """
-    count, goal = int(row["streams"]), float(row["audio_s_per_s"])
-    frame_ms, codec_ms = float(row["model_ms"]), float(row["codec_ms"])
-    scale = 1.0
-    for _ in range(NUM_FITS):
-        eight_ms = 8 * codec_ms * scale
-        figures = dataclasses.replace(
-            figures,
-            frame_ms={count: frame_ms * scale},
-            codec_ms={count: (ONE_FRAME_SHARE * eight_ms, eight_ms)},
-        )
-        result = simulate_streams(figures, count, count, num_frames)
-        scale *= result.audio_s / result.seconds / goal
-    return figures
+    """Figures of one row. Its times were measured while frames and codec overlapped: fit them."""
+    count, eight_ms = int(row["streams"]), 8 * float(row["codec_ms"])
+    figures = dataclasses.replace(
+        figures,
+        frame_ms={count: float(row["model_ms"])},
+        codec_ms={count: (ONE_FRAME_SHARE * eight_ms, eight_ms)},
+    )
+    return fit_throughput(figures, {**row, "requests": count, "frames": num_frames})

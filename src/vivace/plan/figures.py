@@ -15,6 +15,7 @@ from vivace.backends.cuda_graph.buckets import BATCHES, fit, split_frames
 from vivace.errors import RequestError
 
 GPUS = ("h200",)
+READER_MS = 0.02  # assumed
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Figures:
     reader_ms: float  # per chunk, while the client blocks the engine
     num_slots: int
     throughput: tuple[Mapping[str, Any], ...]  # rows of the measurement
-    arrivals: tuple[Mapping[str, Any], ...]
+    live: tuple[Mapping[str, Any], ...]  # rows of clients that play in real time
     source: Mapping[str, Any]  # date, commit and files
 
     def step(self, batch: int, num_frames: int) -> float:
@@ -82,7 +83,7 @@ def parse_figures(gpu: str, model: str, entry: Mapping[str, Any]) -> Figures:
     fields: dict[str, Any] = {**entry}
     for name in ("frame_ms", "codec_ms"):
         fields[name] = {int(batch): value for batch, value in entry[name].items()}
-    for name in ("throughput", "arrivals"):
+    for name in ("throughput", "live"):
         fields[name] = tuple(entry[name])
     return Figures(gpu=gpu, model=model, **fields)
 

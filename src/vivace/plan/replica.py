@@ -31,7 +31,8 @@ class SimulatedUtterance:
     requested_ms: float
     num_frames: int
     on_end: Callable[[SimulatedUtterance], None] | None = None
-    num_prompt_rows: int = 47  # as in make_plan_figures.py
+    buffer_ms: float | None = None  # audio that the client holds before it reads more; None: all
+    num_prompt_rows: int = 47  # as in scripts/make_plan_figures.py
     admitted_at: float = 0.0  # in seconds; 0: not admitted
     is_paused: bool = False  # the simulation pauses no utterance
     read_at: float = 0.0
@@ -159,6 +160,7 @@ class SimulatedReplica:
         if plan.stepped:
             self._step_ms += self.figures.step(len(plan.stepped), plan.num_frames)
             self._frames = plan.stepped, plan.num_frames
+            self._scheduler.step_s = self.figures.step(len(plan.stepped), 1) / 1000
 
     def _collect(self, utterances: Sequence[SimulatedUtterance], num_frames: int) -> None:
         while self._step_ms > EPSILON_MS:
@@ -199,7 +201,10 @@ class SimulatedReplica:
 
     def schedule_request(self, utterance: SimulatedUtterance) -> None:
         """Schedule the client's request for the next chunk."""
-        self.schedule(self.now + NEXT_CHUNK_MS, lambda: self._request_chunk(utterance))
+        request_ms = self.now + NEXT_CHUNK_MS
+        if utterance.buffer_ms is not None:
+            request_ms = max(request_ms, utterance.playback_end_ms - utterance.buffer_ms)
+        self.schedule(request_ms, lambda: self._request_chunk(utterance))
 
     def _request_chunk(self, utterance: SimulatedUtterance) -> None:
         utterance.request_chunk(self.now)

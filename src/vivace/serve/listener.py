@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import socket
 import sys
+from typing import Any
 
 from vivace.errors import RequestError
 
 BACKLOG = 1_024
+ACCEPT_LOG_INTERVAL_S = 10.0
+
+log = logging.getLogger(__name__)
 
 
 def bind(
@@ -40,6 +46,25 @@ def bind(
             f"cannot listen on {host}:{port}: {error.strerror}; choose another {flag} or --host"
         ) from error
     return listener
+
+
+def log_accept_errors(loop: asyncio.AbstractEventLoop) -> None:
+    """Log that connections cannot be accepted, as without file descriptors, at most every 10 s.
+
+    asyncio tries once for each place in the backlog and logs a traceback every time.
+    """
+    next_s = 0.0
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        nonlocal next_s
+        error = context.get("exception")
+        if not (isinstance(error, OSError) and "socket.accept()" in context["message"]):
+            loop.default_exception_handler(context)
+        elif loop.time() >= next_s:
+            next_s = loop.time() + ACCEPT_LOG_INTERVAL_S
+            log.error("Connections cannot be accepted: %s.", error.strerror)
+
+    loop.set_exception_handler(handle)
 
 
 def address(scheme: str, listener: socket.socket) -> str:

@@ -19,7 +19,7 @@ from vivace.serve.app import create_app
 from vivace.serve.context import ServeContext
 from vivace.serve.gauges import CountedThreads
 from vivace.serve.http_protocol import http_protocol
-from vivace.serve.listener import address, bind
+from vivace.serve.listener import address, bind, log_accept_errors
 from vivace.serve.websocket_protocol import websocket_protocol
 
 if TYPE_CHECKING:
@@ -103,7 +103,9 @@ class Server:
         """
         num_threads = min(32, (os.cpu_count() or 1) + 4)  # asyncio's default
         threads = CountedThreads(num_threads, "work", self.context.metrics)
-        asyncio.get_running_loop().set_default_executor(threads)
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(threads)
+        log_accept_errors(loop)
         async with contextlib.AsyncExitStack() as stack:
             if self.context.streams.traces is not None:
                 stack.callback(self.context.streams.traces.close)

@@ -263,10 +263,23 @@ export class Reader {
 		return { words: [sign ? tables.number_signs[sign] : "", decimal(number), COUNTS[end], plus ? "plus" : ""].filter(Boolean).join(" ") };
 	}
 
-	readInteger({ before }, token, digits, following) {
-		const { tables } = this, earlier = before && !before.trail ? before.core.toLowerCase() : "";
+	// Whether a street follows a house number: `1809 Maple Ave.`
+	isHouse(at, { core, trail }) {
+		if (trail || !/^[1-9]\d{2,3}$/.test(core)) return false;
+		for (let place = 1; place <= 4; place++) {
+			const next = at.token(place);
+			if (!next || next.lead || !/^[A-Z\d]/.test(next.core)) return false;
+			if (place > 1 && this.tables.street_words.has(next.core)) return true;
+			if (next.trail) return false;
+		}
+		return false;
+	}
+
+	readInteger(at, token, digits, following) {
+		const { tables } = this, { before } = at, earlier = before && !before.trail ? before.core.toLowerCase() : "";
 		if ((tables.before_codes.has(earlier) && digits.length >= 3) || (["call", "dial"].includes(earlier) && digits.length === 3)) return spellDigits(digits);
 		if (digits.length === 5 && /^[A-Z]{2}$/.test(before?.core ?? "")) return spellDigits(digits); // a ZIP code after a state
+		if (this.isHouse(at, token)) return inPairs(digits);
 		if ([3, 4].includes(digits.length) && tables.before_pairs.has(earlier)) return inPairs(digits);
 		if (digits.length >= 7 && !digits.endsWith("000")) return spellDigits(digits);
 		const number = Number(digits);

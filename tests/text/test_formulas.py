@@ -72,7 +72,7 @@ UNITS = {
     "$/month": "dollars per month",
     "rpm and kHz": "R P M and kilohertz",
     "in °F": "in degrees Fahrenheit",
-    "120/80 mmHg": "one hundred twenty slash eighty millimeters of mercury",
+    "120/80 mmHg": "one hundred twenty over eighty millimeters of mercury",
     # No units
     "w/o": "without",
     "in/out and he/she": "in out and he or she",

@@ -182,7 +182,7 @@ def test_ordinal_year_and_roman_numerals() -> None:
     assert year(2010) == "twenty ten"
     numerals = {"I": 1, "IV": 4, "IX": 9, "XIV": 14, "XX": 20, "XXXVIII": 38, "XXXIX": 39}
     assert {word: roman(word) for word in numerals} == numerals
-    assert [roman(word) for word in ("IIII", "VX", "IC", "XL", "", "ABC")] == [None] * 6
+    assert [roman(word) for word in ("IIII", "VX", "IC", "XXL", "", "ABC")] == [None] * 6
 
 
 def read_seven(reader: TokenReader, token: Token) -> Reading | None:

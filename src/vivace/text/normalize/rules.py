@@ -18,6 +18,7 @@ _MAX_GAP = 8  # white space between words of one paragraph
 _LEADS = "([{<\"“”'‘’„‚«‹*_`~|¿¡"
 _TRAILS = ".,;:!?…)]}>\"“”'‘’»›*_`~|"
 _OPERATORS = frozenset("+-−–=*×÷/<>≤≥≠≈±")
+_QUOTES = re.compile('["“”]')
 _SOLID = re.compile(rf"\S{{1,{MAX_TOKEN}}}")
 _AROUND = re.compile(rf"([{re.escape(_LEADS)}]*)(.*?)([{re.escape(_TRAILS)}]*)", re.DOTALL)
 
@@ -56,6 +57,10 @@ def make_token(space: str, text: str, written: str) -> Token:
         parts = _AROUND.fullmatch(text, 1)
         assert parts is not None
         return Token(space, "", text[0] + parts[2], parts[3], written)
+    if text.startswith(("~/", "::")):  # a home folder, an address
+        parts = _AROUND.fullmatch(text, 2)
+        assert parts is not None
+        return Token(space, "", text[:2] + parts[1] + parts[2], parts[3], written)
     parts = _AROUND.fullmatch(text)
     assert parts is not None
     return Token(space, parts[1], parts[2], parts[3], written)
@@ -75,6 +80,7 @@ class TokenReader:
         self._is_final = False
         self.before: Token | None = None  # previous word of the paragraph
         self.earlier: Token | None = None  # the word before `before`
+        self.is_quoted = False  # whether a quotation mark of the paragraph is open
 
     def feed(self, piece: str) -> None:
         self._rest = self._rest[self._place :] + piece
@@ -99,6 +105,10 @@ class TokenReader:
         skipped = [self._tokens.popleft() for _ in range(num_tokens)]
         for token in skipped:
             self.earlier, self.before = (None if token.is_apart else self.before), token
+            if token.is_apart or _QUOTES.search(token.trail):
+                self.is_quoted = False
+            if _QUOTES.search(token.lead) and not _QUOTES.search(token.trail):
+                self.is_quoted = True
         return skipped
 
     def take_rest(self) -> str:
@@ -162,6 +172,14 @@ def word_before(reader: TokenReader) -> str:
     """The previous word in lower case; "" if a sign separates it from the current word."""
     before = reader.before
     return before.core.lower() if before is not None and before.is_open else ""
+
+
+def is_adjective(reader: TokenReader, num_tokens: int = 1) -> bool:
+    """Whether a quantity of `num_tokens` words describes a noun: `a 5 kg bag`."""
+    last, following = reader.token(num_tokens - 1), reader.token(num_tokens)
+    is_before_noun = last is not None and last.trail in ("", ".", '"', "”", "″", "′")
+    is_before_noun = is_before_noun and following is not None and following.core.islower()
+    return word_before(reader) in ("a", "an") and is_before_noun
 
 
 def begins_sentence(reader: TokenReader) -> bool:

@@ -6,13 +6,18 @@ import re
 from collections.abc import Sequence
 
 from vivace.text.normalize.english.abbreviations import WITHOUT_STOP, read_abbreviation
+from vivace.text.normalize.english.addresses import read_address
+from vivace.text.normalize.english.angles import read_angle
 from vivace.text.normalize.english.capitals import read_capitals
 from vivace.text.normalize.english.codes import read_code, read_compound
 from vivace.text.normalize.english.dates import NAMES, read_date
+from vivace.text.normalize.english.durations import read_duration
 from vivace.text.normalize.english.formulas import read_formula
 from vivace.text.normalize.english.money import read_money
+from vivace.text.normalize.english.numbers import SMALL_NUMERALS
 from vivace.text.normalize.english.phones import read_phone
-from vivace.text.normalize.english.ranges import read_fraction, read_range
+from vivace.text.normalize.english.ranges import read_cross, read_fraction, read_range
+from vivace.text.normalize.english.references import read_reference
 from vivace.text.normalize.english.signs import (
     plain_signs,
     read_leftovers,
@@ -20,6 +25,7 @@ from vivace.text.normalize.english.signs import (
     read_stroke,
     read_tag,
 )
+from vivace.text.normalize.english.source_code import read_source
 from vivace.text.normalize.english.times import read_time
 from vivace.text.normalize.english.unit_names import LONE_UNITS, SPELLED_UNITS, read_unit
 from vivace.text.normalize.english.units import (
@@ -34,10 +40,15 @@ from vivace.text.normalize.rules import LanguageRules, Rule, Token
 _RULES: tuple[Rule, ...] = (
     read_tag,
     read_sign,
+    read_source,
+    read_reference,
     read_formula,
+    read_address,
     read_abbreviation,
+    read_angle,
     read_date,
     read_phone,
+    read_duration,
     read_time,
     read_money,
     read_fraction,
@@ -53,9 +64,16 @@ _RULES: tuple[Rule, ...] = (
     read_stroke,
     read_compound,
 )
+_PLAIN_RULES: tuple[Rule, ...] = (
+    read_abbreviation,
+    read_date,
+    read_unit,
+    read_reference,
+    read_cross,
+)
 _PLAIN_WORD = re.compile(r"[A-Z]?[a-z]+(?:['-][a-z]+)*|A|I'[a-z]+|")
 _UNITS = LONE_UNITS | SPELLED_UNITS
-_MAY_CHANGE = WITHOUT_STOP | NAMES | _UNITS  # plain words that a rule may change
+_MAY_CHANGE = WITHOUT_STOP | NAMES | _UNITS | SMALL_NUMERALS  # plain words that a rule may change
 _PLAIN_TRAILS = ("", ",", ";", "!", "?")
 
 
@@ -72,7 +90,7 @@ def _is_unchanged(token: Token) -> bool:
 def _rules(token: Token) -> Sequence[Rule]:
     is_plain = "." not in token.trail and "|" not in token.lead
     if is_plain and _PLAIN_WORD.fullmatch(token.core):
-        return (read_abbreviation, read_date, read_unit) if token.core else (read_sign,)
+        return _PLAIN_RULES if token.core else (read_sign, read_source)
     return _RULES
 
 

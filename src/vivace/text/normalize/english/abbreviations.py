@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
+from vivace.text.normalize.english.addresses import is_direction, read_street
 from vivace.text.normalize.english.capitals import spell_letters
+from vivace.text.normalize.english.references import is_small_numeral
 from vivace.text.normalize.english.tables import word_map, word_set
 from vivace.text.normalize.rules import Reading, Token, TokenReader, begins_sentence, is_capitalised
 
@@ -18,9 +20,15 @@ _IN_NAMES = word_set("in_names")
 _NEVER_LAST = word_set("never_last")
 # Abbreviations before a number.
 _NUMBERED = word_map("numbered")
+# Abbreviations before a year: `c. 1450`.
+_BEFORE_YEARS = word_map("before_year")
+_YEAR = re.compile(r"\d{3,4}(?:$|[-–])")
 _PLAIN = word_map("plain_abbreviations")
 _DOTLESS = word_map("without_stop")
-WITHOUT_STOP = frozenset((*_PLAIN, *_DOTLESS, "Dr", "Prof"))  # read also without a full stop
+_STREETS = frozenset(("St", "Ave", "Blvd", "Rd", "Hwy", "Pkwy"))
+WITHOUT_STOP = frozenset(
+    (*_PLAIN, *_DOTLESS, *_STREETS, "Dr", "Prof")
+)  # read also without a full stop
 _INITIALS = re.compile(r"((?:[A-Z][a-z]?\.|[a-z]\.)+)([A-Za-z]{1,2})((?:['’]s)?)")
 _BEFORE_INITIALS = frozenset(("Mr", "Mrs", "Ms", *_TITLES))
 _ONE_INITIAL = re.compile(r"[A-HJ-Z]")
@@ -42,9 +50,14 @@ def read_abbreviation(reader: TokenReader, token: Token) -> Reading | None:
     lower = core.lower()
     if lower in _NUMBERED:
         following = reader.token(1)
-        is_before = following is not None and re.match(r"[\d#]|\(\d", following.text)
+        is_before = following is not None and (
+            re.match(r"[\d#]|\(\d", following.text) or is_small_numeral(following.core)
+        )
         words = _NUMBERED[lower].capitalize() if begins_sentence(reader) else _NUMBERED[lower]
         return Reading(words, trail=token.trail[1:]) if is_before else None
+    if core in _BEFORE_YEARS and (following := reader.token(1)) is not None:
+        is_year = token.trail == "." and _YEAR.match(following.core) is not None
+        return Reading(_BEFORE_YEARS[core], trail="") if is_year else None
     if lower in _WORDS:
         words = _case(_WORDS[lower], core)
         if lower in _NEVER_LAST:
@@ -61,6 +74,8 @@ def _read_dotless(reader: TokenReader, token: Token) -> Reading | None:
         return Reading(_DOTLESS[core])
     if found := _INITIALS.fullmatch(core):
         return Reading(_spell(found))
+    if core in _STREETS:
+        return read_street(reader, token)
     is_title = core in ("Dr", "Prof") and token.is_open
     if is_title and is_capitalised(reader.token(1)):
         return Reading(_TITLES[core])
@@ -131,6 +146,8 @@ def stop_after(reader: TokenReader, trail: str, place: int, *, is_name: bool = F
     following = reader.token(place + 1)
     if following is None or following.space.count("\n"):
         return trail
+    if is_direction(following):  # "Park Ave. NW"
+        return trail[1:]
     is_end = following.core in _SENTENCE_STARTERS if is_name else following.core[:1].isupper()
     return trail if is_end or following.lead[:1] in tuple('"“‘') else trail[1:]
 

@@ -12,6 +12,7 @@ from vivace.text.normalize.rules import (
     TokenReader,
     begins_sentence,
     core_after,
+    is_capitalised,
     word_before,
 )
 
@@ -36,7 +37,8 @@ _FINE_END = re.compile(
     "|[TNR]CH|RTH|NTH|RST|[CFP]TS|SKS|LF|RF|WN|WL|CKS?|FF|GG|TT|SS|SM|LM|MB|SP|LVES?|GN|PSE|THS?)"
 )
 _VOWEL = re.compile("[AEIOUY]")
-_BEFORE_NUMERALS = word_set("before_numerals")
+_BEFORE_SMALL = word_set("before_small_numerals")
+_BEFORE_NUMERALS = word_set("before_numerals") | _BEFORE_SMALL
 _RULERS = word_set("rulers")
 
 
@@ -138,10 +140,16 @@ def _read_numeral(reader: TokenReader, token: Token) -> Reading | None:
     """`Henry VIII`, `World War II`; `I` only after a word such as `War`."""
     value = roman(token.core)
     before = reader.before
-    if value is None or before is None or not before.is_open or token.core in ("X", "V"):
+    is_heading = token.trail == "." and len(token.core) > 1 and is_capitalised(reader.token(1))
+    if value is not None and value < 40 and is_heading and (before is None or "\n" in token.space):
+        return Reading(cardinal(value).capitalize())  # "II. Methods"
+    if value is None or before is None or not before.is_open or token.core in ("C", "L"):
         return None
-    if before.core.lower() in _BEFORE_NUMERALS and before.core[:1].isupper():
+    is_name = before.core[:1].isupper() and len(before.core) > 2
+    is_letter = len(token.core) == 1  # "Type X", but "Chapter X"
+    words = _BEFORE_SMALL if token.core == "X" else _BEFORE_NUMERALS
+    if before.core.lower() in words and (is_name or not is_letter):
         return Reading(cardinal(value))
-    if token.core == "I" or not (before.core[:1].isupper() and before.core[1:].islower()):
+    if is_letter or value >= 40 or not (is_name and before.core[1:].islower()):
         return None
     return Reading(f"the {ordinal(value)}" if before.core in _RULERS else cardinal(value))

@@ -13,6 +13,7 @@ from vivace.text.normalize.english.numbers import (
     in_pairs,
     ordinal,
     read_digits,
+    short_year,
     spell_digits,
     year,
 )
@@ -29,6 +30,12 @@ _POINTED = re.compile(r"\d+\.\d+|[A-Za-z]+(?=\d+\.)|[A-Za-z0-9]+")
 _RUNS = re.compile(r"[A-Za-z]+|\d+")
 _CASES = re.compile(r"[A-Z]{2,}(?=[A-Z][a-z]|[^A-Za-z]|\Z)|[A-Z]?[a-z]+|[A-Z]+|\d+")
 _CAMEL = re.compile(r"(?=.*[a-z][A-Z])(?!Mc|Mac|De|Di|La|Le|Van|Fitz)[A-Za-z]{3,40}((?:['’]s)?)")
+_ION = re.compile(
+    r"(Na|Li|Ca|Mg|Cl|OH|Fe|Cu|Zn|NH4|NO3|SO4|HCO3|[A-Z][a-z]?)(?:([23]?)([+-])|([²³]?)([⁺⁻]))"
+)
+_LOWERED = str.maketrans("²³", "23")
+_QUARTER = re.compile(r"([QH][1-4])['’](\d\d)")
+_GRADE = re.compile("[A-F][-−]")
 _KNOWN = word_map("brands")
 _LANGUAGES = word_map("languages")
 _HYPHENED = re.compile(r"(\d+(?:\.\d+)?)((?:-[A-Za-z]{2,})+)")
@@ -38,7 +45,7 @@ _ORDINAL = re.compile(r"(\d{1,9})(?:st|nd|rd|th)")
 _APART = re.compile(
     r"(?:.*-)?(?:\d+(?:st|nd|rd|th)|\d{1,3}0s)(?:-.*)?|\d+(?:-(?:to|in|for|on|by)-\d+)+(?:-[a-z-]+)?"
 )
-_JOINTS = re.compile(r"(—|…|\.{2,}|[-–/&+=@±×÷<>≤≥≈≠→°√∞²³%^_|~#*:;,!?()\[\]{}\"“”$€£])")
+_JOINTS = re.compile(r"(->|=>|—|…|\.{2,}|[-–/&+=@±×÷<>≤≥≈≠→°√∞²³%^_|~#*:;,!?()\[\]{}\"“”$€£])")
 _NUMBER = re.compile(NUMBER)
 _DECADE = re.compile(r"(\d{1,3}0)s")
 _CAPITALS = re.compile(r"[A-Z]{2,}")
@@ -53,6 +60,12 @@ def read_code(reader: TokenReader, token: Token) -> Reading | None:
     core = token.core
     if core in _LANGUAGES:
         return Reading(_LANGUAGES[core])
+    if found := _QUARTER.fullmatch(core):
+        return Reading(f"{read_mixed(found[1])} {short_year(found[2])}")
+    if _GRADE.fullmatch(core):
+        return Reading(f"{core[0]} minus")
+    if (found := _ION.fullmatch(core)) and (len(found[1]) > 1 or found[5]):
+        return Reading(_read_ion(found))
     if found := _FEET.fullmatch(core):
         words = f"{cardinal(int(found[1]))} foot {cardinal(int(found[2]))}"
         return Reading(words, trail=token.trail.removeprefix('"').removeprefix("”"))
@@ -70,6 +83,14 @@ def read_code(reader: TokenReader, token: Token) -> Reading | None:
         words = _KNOWN.get(plain.lower()) or " ".join(map(_read_case, split_case(plain)))
         return Reading(words + found[1])
     return None
+
+
+def _read_ion(found: re.Match[str]) -> str:
+    """`Ca²⁺` as "C A two plus"."""
+    charge = (found[2] or found[4] or "").translate(_LOWERED)
+    sign = "plus" if (found[3] or found[5]) in "+⁺" else "minus"
+    name = " ".join(read_digits(c) if c.isdecimal() else c.upper() for c in found[1])
+    return " ".join(filter(None, [name, charge and read_digits(charge), sign]))
 
 
 def _read_case(part: str) -> str:
@@ -110,7 +131,7 @@ def read_compound(reader: TokenReader, token: Token) -> Reading | None:
 
 
 def _is_changed(part: str) -> bool:
-    return _read_part(part) != part or part in INSIDE
+    return _read_part(part) != part or part in INSIDE or part in ("->", "=>")
 
 
 def _read_parts(parts: list[str]) -> list[str]:
@@ -130,12 +151,14 @@ def _read_parts(parts: list[str]) -> list[str]:
         elif part in ",;:!?":
             spoken.append(f"{part} ")
         else:
-            word = INSIDE.get(part, "")
+            word = "to" if part in ("->", "=>") else INSIDE.get(part, "")
             spoken.append(f" {word} " if word else " ")
     return spoken
 
 
 def _read_part(part: str) -> str:
+    if re.fullmatch(r"\.\d+", part):
+        return decimal(part)
     if _NUMBER.fullmatch(part):
         is_year = part.isdecimal() and len(part) == 4 and 1900 <= int(part) <= 2099
         return year(int(part)) if is_year else decimal(part)

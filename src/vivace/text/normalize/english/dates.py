@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from vivace.text.normalize.english.numbers import ordinal, year
-from vivace.text.normalize.english.tables import word_list, word_map
-from vivace.text.normalize.rules import Reading, Token, TokenReader
+from vivace.text.normalize.english.tables import word_list, word_map, word_set
+from vivace.text.normalize.rules import Reading, Token, TokenReader, core_after
 
 MONTHS = word_list("months")
 _SHORT = {month[:3]: month for month in MONTHS} | {"Sept": "September"}
@@ -15,6 +15,8 @@ DAYS = frozenset(_DAYS.values())
 NAMES = frozenset((*MONTHS, *_SHORT, *_DAYS))  # words that may be part of a date
 _NUMERIC = re.compile(r"(\d{1,4})([-/.])(\d{1,2})\2(\d{1,4})")
 _MONTH_DAY = re.compile(r"(\d{1,2})/(\d{1,2})")
+_BEFORE_DATES = word_set("before_dates")
+_BEFORE_SPANS = word_set("before_spans")  # also before fractions
 _MONTH_YEAR = re.compile(r"(\d{1,2})/([12]\d{3})")
 _DAY = re.compile(r"(\d{1,2})(?:st|nd|rd|th)?", re.IGNORECASE)
 _YEAR = re.compile(r"[12]\d{3}")
@@ -26,8 +28,7 @@ def read_date(reader: TokenReader, token: Token) -> Reading | None:
     if _NUMERIC.fullmatch(token.core):
         return read_numeric(token.core)
     if found := _MONTH_DAY.fullmatch(token.core):
-        month, day = int(found[1]), int(found[2])
-        return Reading(_say(month, day)) if month <= 12 and 12 < day <= 31 else None
+        return _read_month_day(reader, int(found[1]), int(found[2]))
     if (found := _MONTH_YEAR.fullmatch(token.core)) and 1 <= int(found[1]) <= 12:
         return Reading(f"{MONTHS[int(found[1]) - 1]} {year(int(found[2]))}")
     if found := _DAY_NAMES.fullmatch(token.core):
@@ -59,6 +60,25 @@ def read_numeric(text: str) -> Reading | None:
     if not (1 <= month <= 12 and 1 <= day <= 31 and 1000 <= number <= 2999):
         return None
     return Reading(f"{_say(month, day)}, {year(number)}")
+
+
+def _read_month_day(reader: TokenReader, month: int, day: int) -> Reading | None:
+    """`12/25`; `12/1` only where the word before it shows a date."""
+    if month > 12 >= day and month <= 31:  # "on 18/11"
+        word = "" if reader.before is None else reader.before.core.lower()
+        return Reading(_say(day, month)) if word in _BEFORE_DATES and day else None
+    if not (1 <= month <= 12 and 1 <= day <= 31):
+        return None
+    if day <= 12:
+        before, following = reader.before, core_after(reader, 1)
+        word = "" if before is None else before.core.lower()
+        is_weekday = before is not None and before.core in (*DAYS, *_DAYS)
+        is_fraction = month < day
+        is_date = is_weekday or word in _BEFORE_DATES
+        is_date = is_date or (not is_fraction and word in _BEFORE_SPANS)
+        if not is_date or following == "of":
+            return None
+    return Reading(_say(month, day))
 
 
 def _century(number: int) -> int:

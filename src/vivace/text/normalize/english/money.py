@@ -8,7 +8,7 @@ from vivace.text.normalize.english.numbers import NUMBER, decimal, is_one, read_
 from vivace.text.normalize.english.tables import word_map
 from vivace.text.normalize.english.unit_names import per_words
 from vivace.text.normalize.english.units import SCALES, join_groups
-from vivace.text.normalize.rules import Reading, Token, TokenReader, core_after
+from vivace.text.normalize.rules import Reading, Token, TokenReader, core_after, is_adjective
 
 # Singular, plural and hundredth.
 _CURRENCIES = {
@@ -20,19 +20,34 @@ _CURRENCIES = {
     "₽": ("ruble", "rubles", ""),
     "₩": ("won", "won", ""),
     "₿": ("bitcoin", "bitcoins", ""),
+    "₺": ("lira", "lira", ""),
+    "₴": ("hryvnia", "hryvnia", ""),
+    "₫": ("dong", "dong", ""),
+    "₱": ("peso", "pesos", ""),
+    "฿": ("baht", "baht", ""),
+    "₪": ("shekel", "shekels", ""),
+    "₦": ("naira", "naira", ""),
+    "円": ("yen", "yen", ""),
+    "元": ("yuan", "yuan", ""),
 }
 _CODES = word_map("currency_codes")
 _BEFORE = word_map("currency_origins")
+_OF = "|".join(sorted(_BEFORE, key=len, reverse=True))
 _SIGN = "".join(_CURRENCIES)
+_NAMES = {
+    **_CURRENCIES,
+    **{code: tuple(names.split("|")) for code, names in word_map("currency_names").items()},
+}
 _N = rf"{NUMBER}|\.\d+|\d+,\d{{1,2}}"  # the last with a decimal comma: €3,50
 _SCALE_LETTERS = word_map("scale_letters")
 _SUM = re.compile(
-    rf"(?P<minus>[-−])?(?P<of>US|CA?|AU?)?(?P<sign>[{_SIGN}])(?P<number>{_N})"
+    rf"(?P<minus>[-−])?(?P<of>{_OF})?(?P<sign>[{_SIGN}])(?P<number>{_N})"
     rf"(?P<scale>[kKmMbBtT]|[mbt]n)?(?:[-–—](?P<sign2>[{_SIGN}])?(?P<number2>{_N})"
     rf"(?P<scale2>[kKmMbBtT]|[mbt]n)?)?(?:/(?P<per>[a-z]+))?(?P<plus>\+)?"
 )
 _AFTER = re.compile(rf"(?P<number>{_N})(?P<scale>[kKmM]|[mbt]n)?(?P<sign>[{_SIGN}])")
 _CENTS = re.compile(rf"({_N})¢")
+_LONE = re.compile(rf"(?:{_OF})?[{_SIGN}]")  # "R$ 50"
 _PLAIN = re.compile(_N)
 _DECIMAL_COMMA = re.compile(r"\d+,\d{1,2}")
 
@@ -49,20 +64,21 @@ def read_money(reader: TokenReader, token: Token) -> Reading | None:
         number, num_tokens = join_groups(reader, token.core)
         following = core_after(reader, num_tokens)
         sign = _CODES.get(following, following)
-        if sign in _CURRENCIES:
+        if sign in _NAMES:
             return Reading(_amount(number, sign, ""), num_tokens + 1)
-    if token.core in _CODES:
-        following = core_after(reader, 1)
-        if _PLAIN.fullmatch(following):
-            return Reading(_amount(following, _CODES[token.core], ""), 2)
+    following = core_after(reader, 1)
+    code = _CODES.get(token.core, token.core)
+    if code in _NAMES and _PLAIN.fullmatch(following):
+        return Reading(_amount(following, code, ""), 2)
+    if _LONE.fullmatch(token.core) and (found := _SUM.fullmatch(token.core + following)):
+        return _read_sum(reader, found, num_tokens=2)
     return None
 
 
-def _read_sum(reader: TokenReader, found: re.Match[str]) -> Reading | None:
+def _read_sum(reader: TokenReader, found: re.Match[str], num_tokens: int = 1) -> Reading | None:
     sign, scale = found["sign"], _SCALE_LETTERS.get(found["scale"] or "", "")
-    num_tokens = 1
-    if not scale and (following := core_after(reader, 1)) in SCALES:
-        scale, num_tokens = following, 2
+    if not scale and (following := core_after(reader, num_tokens)) in SCALES:
+        scale, num_tokens = following, num_tokens + 1
     number, low = _with_point(found["number"]), ""
     if num_tokens == 1 and not found["number2"] and not found["scale"]:
         number, num_tokens = join_groups(reader, number)
@@ -70,7 +86,11 @@ def _read_sum(reader: TokenReader, found: re.Match[str]) -> Reading | None:
         low = decimal(number) + (f" {scale}" if found["scale"] else "") + " to "
         number = _with_point(found["number2"])
         scale = _SCALE_LETTERS.get(found["scale2"] or "", scale)
-    words = low + _amount(number, sign, scale, is_many=bool(low), of=_BEFORE.get(found["of"], ""))
+    origin = _BEFORE.get(found["of"] or "", "")
+    if origin == "reais":  # R$ is no dollar
+        origin, sign = "", "BRL"
+    is_single = not found["per"] and not found["plus"] and is_adjective(reader, num_tokens)
+    words = low + _amount(number, sign, scale, is_many=bool(low), of=origin, is_single=is_single)
     if found["minus"]:
         words = f"minus {words}"
     if found["per"]:
@@ -82,9 +102,20 @@ def _with_point(number: str) -> str:
     return number.replace(",", ".") if _DECIMAL_COMMA.fullmatch(number) else number
 
 
-def _amount(number: str, sign: str, scale: str, *, is_many: bool = False, of: str = "") -> str:
+def _amount(
+    number: str,
+    sign: str,
+    scale: str,
+    *,
+    is_many: bool = False,
+    of: str = "",
+    is_single: bool = False,
+) -> str:
+    """The words of a sum. `is_single`: the sum describes a noun, as in `a $20 bill`."""
     number = _with_point(number)
-    one, several, hundredth = _CURRENCIES[sign]
+    one, several, hundredth = _NAMES[sign]
+    if is_single and "." not in number:
+        several = one
     whole, _, places = number.replace(",", "").partition(".")
     if scale or not hundredth or len(places) not in (0, 2) or is_many:
         name = one if is_one(number) and not scale and not is_many else several

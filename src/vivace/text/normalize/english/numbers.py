@@ -10,8 +10,14 @@ _SCALES = ("", "thousand", "million", "billion", "trillion", "quadrillion")
 _ORDINALS = word_map("irregular_ordinals")
 _MAX_DIGITS = 3 * len(_SCALES)
 _ROMAN_ONES = ("", "I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX")
-_ROMAN = {"X" * (n // 10) + _ROMAN_ONES[n % 10]: n for n in range(1, 40)}
-NUMBER = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?"  # 1,234.50
+_ROMAN_TENS = ("", "X", "XX", "XXX", "XL", "L", "LX", "LXX", "LXXX", "XC")
+_ROMAN = {
+    "C" * (n // 100) + _ROMAN_TENS[n // 10 % 10] + _ROMAN_ONES[n % 10]: n for n in range(1, 400)
+}
+SMALL_NUMERALS = frozenset(text.lower() for text, number in _ROMAN.items() if number < 40)
+NUMBER = (
+    r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d{1,2}(?:,\d{2})+,\d{3}(?:\.\d+)?|\d+(?:\.\d+)?"  # 1,234.50
+)
 
 
 def cardinal(number: int) -> str:
@@ -69,7 +75,7 @@ def year(number: int) -> str:
 
 
 def short_year(digits: str) -> str:
-    """The last two digits of a year: `oh five`, `twenty-four`."""
+    """The last two digits of a year, or seconds: `oh five`, `twenty-four`."""
     return cardinal(int(digits)) if digits[0] != "0" else f"oh {_ONES[int(digits[1])]}"
 
 
@@ -101,5 +107,5 @@ def decade(digits: str) -> str:
 
 
 def roman(text: str) -> int | None:
-    """The value of a Roman numeral up to 39 in its usual form."""
+    """The value of a Roman numeral up to 399 in its usual form."""
     return _ROMAN.get(text)

@@ -9,9 +9,11 @@ from vivace.text.normalize.rules import Reading, Token, TokenReader
 
 _WHOLE = re.compile(
     r"(?:\+?1[-.])?(?:\(?\d{3}\)?[-.])?\d{3}[-.]\d{4}|\+\d{1,3}(?:[-.]\d{2,4}){2,4}|\+\d{10,13}"
-    r"|1-\d{3}-[A-Z]{5,9}|\d{2,6}(?:-\d{2,6}){2,4}|\d{1,7}(?:-\d{1,7}){3,5}"
+    r"|1-\d{3}-[A-Z]{5,9}|0\d{2,4}/\d{4,8}|\d{2,6}(?:-\d{2,6}){2,4}|\d{1,7}(?:-\d{1,7}){3,5}"
 )
-_PART = re.compile(r"\+?\d{1,4}(?:[-.]\d{2,4}){0,3}|\(\d{1,5}\)(?:[-.]?\d{2,4}){0,3}")
+_PART = re.compile(r"0\d{4}|\+?\d{1,4}(?:[-.]\d{2,4}){0,3}|\(\d{1,5}\)(?:[-.]?\d{2,4}){0,3}")
+_BRACKETED = re.compile(r"\(\d{3}\)\d{3}[-.]\d{4}(?=[.,;:!?)]*$)")
+_LONG_PART = re.compile(r"\d{5,9}")  # the last group of some numbers abroad
 _MAX_PARTS = 6
 
 
@@ -20,6 +22,8 @@ def read_phone(reader: TokenReader, token: Token) -> Reading | None:
     if _WHOLE.fullmatch(core) and len(core) > 7:
         return Reading(say_phone(core))
     text = token.text
+    if found := _BRACKETED.match(text):
+        return Reading(say_phone(found[0]), lead="", trail=text[found.end() :])
     is_begun = core.startswith("+") or text.startswith("(") or re.fullmatch(r"0\d{2,4}", core)
     if not is_begun or not any(letter.isdigit() for letter in core):
         return None
@@ -36,7 +40,8 @@ def _read_parts(reader: TokenReader) -> Reading | None:
             break
         text = token.text
         body = text.rstrip(".,;:!?\"”'’")
-        if not _PART.fullmatch(body):
+        is_long = place > 0 and groups[0][0] in "+0" and _LONG_PART.fullmatch(body)
+        if not _PART.fullmatch(body) and not is_long:
             break
         groups.append(body)
         trail = text[len(body) :]

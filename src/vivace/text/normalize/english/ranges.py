@@ -10,20 +10,25 @@ from vivace.text.normalize.english.numbers import (
     NUMBER,
     cardinal,
     decimal,
+    in_pairs,
     ordinal,
     short_year,
     year,
 )
-from vivace.text.normalize.english.tables import word_map
+from vivace.text.normalize.english.tables import word_map, word_set
 from vivace.text.normalize.english.unit_names import unit_words
-from vivace.text.normalize.rules import Reading, Token, TokenReader, core_after
+from vivace.text.normalize.rules import Reading, Token, TokenReader, core_after, word_before
 
 _FRACTION = re.compile(r"(\d{1,4})/(\d{1,4})(?:rds?|ths?)?")
 _WITH_SIGN = re.compile(r"(\d*)([½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞])")
 _PARTS = {2: "half", 4: "quarter"}
 _DENOMINATORS = frozenset((2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 20, 32, 64, 100, 1000))
 _SPECIAL = word_map("fractions")
+_MARKS = word_set("after_marks")
+_AFTER_PARTS = word_set("after_parts")
 _RANGE = re.compile(rf"({NUMBER})(%?)[-–—~]({NUMBER})(%|[A-Za-zµ°][A-Za-z°²³/]{{0,4}})?")
+_UNIT = r"[A-Za-zµ°][A-Za-z°²³/]{0,4}"
+_SAME_UNIT = re.compile(rf"({NUMBER})({_UNIT})[-–—~]({NUMBER})\2")  # 20°C–25°C
 _VERSES = re.compile(r"(\d{1,3}):(\d{1,3})[-–](\d{1,3})")
 _SEASON = re.compile(r"((?:19|20)\d\d)/(\d\d)")
 _SCORE = re.compile(r"(\d{1,3}\.\d{1,2})/(\d{1,3})")
@@ -43,8 +48,26 @@ def read_fraction(reader: TokenReader, token: Token) -> Reading | None:
         following = core_after(reader, 1)
         if (parts := _split(following)) is not None:
             return _with_unit(reader, parts, token.core, num_tokens=2)
+    if (words := _read_out_of(reader, token)) is not None:
+        return Reading(words)
     if (parts := _split(token.core)) is not None:
         return _with_unit(reader, parts)
+    return None
+
+
+def _read_out_of(reader: TokenReader, token: Token) -> str | None:
+    """The mark `8/10`, `3/5 stars`, and the blood pressure `120/80`."""
+    found = _FRACTION.fullmatch(token.core)
+    if found is None or found[1].startswith("0") or not token.core[-1].isdecimal():
+        return None
+    above, below, following = int(found[1]), int(found[2]), core_after(reader, 1)
+    is_whole = above == below and below in (3, 4, 5, 10, 100)
+    is_mark = 1 < above <= below and below in (10, 100) and following not in _AFTER_PARTS
+    if is_whole or is_mark or (above <= below and following in _MARKS):
+        return f"{cardinal(above)} out of {cardinal(below)}"
+    is_pressure = 60 <= above <= 260 and 30 <= below <= 160
+    if is_pressure and (following == "mmHg" or word_before(reader) in ("bp", "pressure")):
+        return f"{cardinal(above)} over {cardinal(below)}"
     return None
 
 
@@ -65,6 +88,15 @@ def _split(text: str) -> tuple[int, int] | None:
     return (above, below) if above < below and below in _DENOMINATORS else None
 
 
+def say_fraction(text: str) -> str | None:
+    """`3/8`, `½`, `2½`; None if the text is no fraction."""
+    if found := _WITH_SIGN.fullmatch(text):
+        part = Fraction(unicodedata.numeric(found[2])).limit_denominator(8)
+        return _mixed(found[1], part.numerator, part.denominator)
+    parts = _split(text)
+    return None if parts is None else _fraction(*parts)
+
+
 def _mixed(whole: str, above: int, below: int) -> str:
     if whole:
         part = "a half" if (above, below) == (1, 2) else _fraction(above, below)
@@ -83,6 +115,8 @@ def read_range(reader: TokenReader, token: Token) -> Reading | None:
     """`10-20`, `1990–2000`, `3-5 kg`, `16:9`, `4x4`, `1920x1080`, `9.8/10`."""
     if found := _RANGE.fullmatch(token.core):
         low, high, unit = found[1], found[3], found[4]
+        if word_before(reader) in ("boeing", "airbus"):
+            return Reading(f"{in_pairs(low)} {in_pairs(high)}")
         words = f"{_bound(low, high)} to {_bound(high, low)}"
         if unit == "%" or found[2]:
             return Reading(f"{words} percent")
@@ -92,7 +126,7 @@ def read_range(reader: TokenReader, token: Token) -> Reading | None:
         following = core_after(reader, 1)
         name = unit_words(following, high) if following else None
         return Reading(f"{words} {name}", 2) if name else Reading(words)
-    if found := _SIZE.fullmatch(token.core):
+    if (found := _SIZE.fullmatch(token.core)) and not token.core.startswith("0x"):
         numbers = [decimal(found[n]) for n in (1, 2, 3) if found[n]]
         name = unit_words(found[4], found[2]) if found[4] else ""
         return None if name is None else Reading(f"{' by '.join(numbers)} {name}".strip())
@@ -109,11 +143,22 @@ def _read_other(text: str) -> Reading | None:
         return Reading(f"{year(int(found[1]))} to {short_year(found[2])}")
     if found := _SCORE.fullmatch(text):
         return Reading(f"{decimal(found[1])} out of {decimal(found[2])}")
+    if (found := _SAME_UNIT.fullmatch(text)) and (name := unit_words(found[2], found[3])):
+        return Reading(f"{decimal(found[1])} to {decimal(found[3])} {name}")
     if found := _PAIR.fullmatch(text):
         names = unit_words(found[2], found[1]), unit_words(found[4], found[3])
         if None not in names:
             return Reading(f"{decimal(found[1])} {names[0]}, {decimal(found[3])} {names[1]}")
     return None
+
+
+def read_cross(reader: TokenReader, token: Token) -> Reading | None:
+    """The "x" of `10 x 12`."""
+    before, following = reader.before, reader.token(1)
+    if token.text != "x" or before is None or following is None:
+        return None
+    is_between = before.core[:1].isdigit() and following.core[:1].isdigit()
+    return Reading("by") if is_between and not before.trail.strip("\"'”″′’") else None
 
 
 def _bound(text: str, other: str) -> str:

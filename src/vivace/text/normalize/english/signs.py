@@ -8,7 +8,7 @@ import unicodedata
 from vivace.text.normalize.english.capitals import read_word
 from vivace.text.normalize.english.numbers import read_digits
 from vivace.text.normalize.english.tables import word_map, word_set
-from vivace.text.normalize.rules import Reading, Token, TokenReader
+from vivace.text.normalize.rules import Reading, Token, TokenReader, word_before
 
 _WORDS = word_map("signs")
 # Signs inside a word that are spoken; other signs separate its parts.
@@ -51,33 +51,62 @@ def read_sign(reader: TokenReader, token: Token) -> Reading | None:
     if _FACE.fullmatch(text):
         is_inside = reader.before is not None and reader.before.is_open
         return Reading("", lead="," if is_inside and reader.token(1) else "", trail="")
+    if text == "[x]" and reader.before is not None and reader.before.text in ("-", "*"):
+        return Reading("", lead="", trail="")  # a task that is done
+    if token.core == "<3" and (words := _read_heart(reader, token)) is not None:
+        return Reading(words)
     if len(text) > 1 and text not in ("->", "=>", "<-", "<=", ">=", "==", "!=", "+/-"):
         return None
     if text in ("->", "=>"):
         return Reading("to", trail="")
     if text == "+/-":
         return Reading("plus or minus", trail="")
+    if sign_is_heading(reader, text):
+        return Reading("", trail="")
     sign = {"<-": "←", "<=": "≤", ">=": "≥", "==": "=", "!=": "≠"}.get(text, text)
     before = reader.before
     if sign in ("-", "–", "/") and before is not None and _is_number(before.core[-1:], before):
         following = reader.token(1)
         if following is not None and _is_number(following.core[:1], following):
             return Reading("divided by" if sign == "/" else "minus", trail="")
-    if sign not in _WORDS:
-        return None
     following = reader.token(1)
+    is_before_number = following is not None and following.core[:1].isdigit()
+    if sign not in _WORDS or (sign in "$€£¥" and is_before_number):
+        return None
     is_alone = before is None and following is None and not sign.isascii()  # ">" is markup
     if sign in _OPERATORS and not (is_alone or (before is not None and _is_operand(before))):
         return Reading("", trail="")
+    if sign == "*" and before is not None and _is_word(before) and _is_word(following):
+        return Reading("", trail="")  # "SELECT * FROM"
     words = _WORDS[sign]
     if following is None or following.core == "of":  # "the sum of", without what is added
         words = words.removesuffix(" of")
     return Reading(words, trail="")
 
 
+def _read_heart(reader: TokenReader, token: Token) -> str | None:
+    """`I <3 you`, and `<3` at the end of a sentence; None for `<3 days` and `x <3`."""
+    before, following = reader.before, reader.token(1)
+    if word_before(reader) in ("i", "we", "you", "they", "u") and token.is_open and following:
+        return "love"
+    is_variable = before is not None and (len(before.core) == 1 and before.core not in "uU")
+    is_end = following is None or not token.is_open or following.core in ("<3", "")
+    return "" if is_end and not is_variable else None
+
+
+def sign_is_heading(reader: TokenReader, text: str) -> bool:
+    """Whether `#` begins a heading: `# Introduction`, not `# 5` or `# of users`."""
+    following = reader.token(1) if text == "#" and reader.before is None else None
+    return following is not None and following.core[:1].isupper()
+
+
 def _is_operand(token: Token) -> bool:
     """Whether an operator may follow: a word or number, also in brackets."""
     return token.text.rstrip(")]}|'’")[-1:].isalnum()
+
+
+def _is_word(token: Token | None) -> bool:
+    return token is not None and len(token.core) > 1 and token.core.isalpha()
 
 
 def _is_number(digit: str, token: Token) -> bool:

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from vivace.text.normalize.english.abbreviations import stop_after
 from vivace.text.normalize.english.dates import DAYS, MONTHS, read_numeric
-from vivace.text.normalize.english.numbers import cardinal, spell_digits
+from vivace.text.normalize.english.numbers import cardinal, short_year, spell_digits
 from vivace.text.normalize.rules import Reading, Token, TokenReader, core_after
 
-_CLOCK = r"([01]?\d|2[0-4]):([0-5]\d)(?::([0-5]\d))?"
+_CLOCK = r"([01]?\d|2[0-4]):([0-5]\d)(?::([0-5]\d)(?:\.(\d{1,3}))?)?"
 _HALF = r"[ap]\.?m\.?"
 _TIME = re.compile(rf"{_CLOCK}({_HALF})?", re.IGNORECASE)
 _HOUR = re.compile(rf"(1[0-2]|[1-9])({_HALF})", re.IGNORECASE)
@@ -54,7 +54,7 @@ def _read_stamp(stamp: re.Match[str]) -> Reading | None:
 def _half_of(text: str) -> str:
     found = _TIME.fullmatch(text)
     if found is not None:
-        return found[4] or ""
+        return found[5] or ""
     found = _HOUR.fullmatch(text)
     return found[2] if found else ""
 
@@ -66,7 +66,7 @@ def _say(text: str, *, is_first: bool = False) -> str | None:
         return cardinal(int(text))
     if (found := _TIME.fullmatch(text)) is None:
         return None
-    hour, minutes, seconds, half = found.groups()
+    hour, minutes, seconds, places, half = found.groups()
     words = cardinal(int(hour))
     if minutes != "00":
         words += (
@@ -77,7 +77,9 @@ def _say(text: str, *, is_first: bool = False) -> str | None:
     elif not half and not seconds and not is_first:
         words += " o'clock" if 0 < int(hour) <= 12 else " hundred"
     if seconds:
-        words += f" {spell_digits(seconds) if seconds[0] == '0' else cardinal(int(seconds))}"
+        words += f" {short_year(seconds)}" if int(seconds) else " oh oh"
+    if places:
+        words += f" point {spell_digits(places)}"
     return f"{words} {_letters(half)}" if half else words
 
 

@@ -26,7 +26,7 @@ SPELLED_UNITS = word_set("spelled_units")  # read as letters without a number
 def unit_words(unit: str, number: str) -> str | None:
     """The name of a unit after a number. The number "" gives the plural."""
     if unit in UNITS:
-        return _plural(UNITS[unit], number)
+        return plural(UNITS[unit], number)
     head, *below = unit.split("/")
     factors = _PRODUCT.split(head)
     names = [*(_name(factor) for factor in factors[:-1]), _name(factors[-1], number)]
@@ -67,7 +67,8 @@ def _read_compound(reader: TokenReader, core: str) -> Reading | None:
     return None if words is None else Reading(words)
 
 
-def _plural(names: str, number: str) -> str:
+def plural(names: str, number: str) -> str:
+    """The name of a unit from a table, for a number: "foot|feet"."""
     singular, _, several = names.partition("|")
     if not several:
         several = f"{singular}s"
@@ -80,12 +81,12 @@ def _plural(names: str, number: str) -> str:
 def _name(unit: str, number: str = "1") -> str | None:
     """The name of a unit with an exponent or without one; singular by default."""
     if unit in UNITS:
-        return _plural(UNITS[unit], number)
+        return plural(UNITS[unit], number)
     base, power = unit[:-1], unit[-1:]
     if power not in _POWERS or base not in {**UNITS, **_PER}:
         return None
     before, after = _POWERS[power]
-    name = _plural(UNITS.get(base) or _PER[base], number)
+    name = plural(UNITS.get(base) or _PER[base], number)
     return f"{before} {name}" if base in _LENGTHS else f"{name} {after}"
 
 

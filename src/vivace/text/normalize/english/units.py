@@ -18,12 +18,13 @@ from vivace.text.normalize.english.numbers import (
     year,
 )
 from vivace.text.normalize.english.tables import word_map, word_set
-from vivace.text.normalize.english.unit_names import per_words, unit_words
+from vivace.text.normalize.english.unit_names import per_words, plural, unit_words
 from vivace.text.normalize.rules import (
     Reading,
     Token,
     TokenReader,
     core_after,
+    is_adjective,
     is_beside_operator,
     word_before,
 )
@@ -38,6 +39,7 @@ _COUNTS = {"K": "thousand", "M": "million", "B": "billion"}
 _RESOLUTIONS = ("2", "4", "8")  # "4K videos"
 _SIGNS = word_map("number_signs")
 _ENDS = {"%": "percent", "‰": "per thousand", "k": "thousand", "bn": "billion", "x": "times"}
+_ATTACHED = {"s": "second", "in": "inch|inches"}  # without a space: "30s", "4in"
 _SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺"
 _PLAIN_DIGITS = str.maketrans(_SUPERSCRIPTS, "0123456789-+")
 _SCIENTIFIC = re.compile(
@@ -47,7 +49,13 @@ _POWER = re.compile(
     rf"(?P<sign>[-−+])?(?P<number>{NUMBER}|[A-Za-z])"
     rf"(?:\^(?P<power>[-−+]?\d{{1,4}})|(?P<raised>[{_SUPERSCRIPTS}]{{1,4}}))"
 )
+_TIMES_TEN = re.compile(
+    rf"(?P<sign>[-−+])?(?P<number>{NUMBER})[×x·]10"
+    r"(?:\^(?P<power>[-−+]?\d{1,3})|(?P<raised>[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]{1,3}))"
+)
 _DOTTED_UNITS = word_set("dotted_units")
+_IN_TWO_WORDS = word_map("units_in_two_words")
+_KINDS = frozenset(name.split()[0] for name in _IN_TWO_WORDS)
 _FEET = ("ft", "feet", "foot")
 _STATE = re.compile("[A-Z]{2}")
 _GROUP = re.compile(r"\d{3}(?:\.\d+)?")
@@ -73,6 +81,8 @@ def read_number(reader: TokenReader, token: Token) -> Reading | None:
         return Reading(f"{_signed(found)} x")  # "3x + 1", not "3x faster"
     if (name := _name_of(end, found["number"])) is None:
         return None
+    if is_adjective(reader):  # "a 12V battery"
+        name = _name_of(end, "1")
     return Reading(f"{_signed(found)} {name}", trail=_trail(reader, end, 0))
 
 
@@ -102,8 +112,8 @@ def _trail(reader: TokenReader, unit: str, place: int) -> str | None:
 
 
 def _name_of(end: str, number: str) -> str | None:
-    if end == "s":
-        return "second" if is_one(number) else "seconds"
+    if end in _ATTACHED:
+        return plural(_ATTACHED[end], number)
     if end.startswith("x/") and (per := per_words(end[2:])):
         return f"times per {per}"
     return _ENDS.get(end) or unit_words(end, number)
@@ -125,9 +135,14 @@ def _read_plain(reader: TokenReader, token: Token, found: re.Match[str]) -> Read
         return Reading(f"{words} percent", num_tokens + 1)
     if following in SCALES:
         return Reading(f"{words} {following}", num_tokens + 1)
-    if following and (name := unit_words(following, number)) is not None:
+    if following and unit_words(following, number) is not None:
+        name = unit_words(following, "1" if is_adjective(reader, num_tokens + 1) else number)
         return Reading(
             f"{words} {name}", num_tokens + 1, trail=_trail(reader, following, num_tokens)
+        )
+    if following in _KINDS and (name := _kind_of_unit(reader, num_tokens, number)) is not None:
+        return Reading(
+            f"{words} {name}", num_tokens + 2, trail=_trail(reader, "ft", num_tokens + 1)
         )
     if following == "in" and _is_inches(reader, num_tokens):
         return Reading(
@@ -138,6 +153,15 @@ def _read_plain(reader: TokenReader, token: Token, found: re.Match[str]) -> Read
     if number.isdecimal() and not found["sign"] and num_tokens == 1:
         return Reading(_read_integer(reader, token, number, following))
     return Reading(words, num_tokens)
+
+
+def _kind_of_unit(reader: TokenReader, place: int, number: str) -> str | None:
+    """`sq ft`, `fl. oz.`, `cu in`: a unit of two words."""
+    kind, unit = reader.token(place), reader.token(place + 1)
+    if kind is None or unit is None or kind.trail not in ("", ".") or unit.lead:
+        return None
+    name = _IN_TWO_WORDS.get(f"{kind.core} {unit.core}")
+    return None if name is None else plural(name, number)
 
 
 def _is_inches(reader: TokenReader, place: int) -> bool:
@@ -174,6 +198,9 @@ def read_power(reader: TokenReader, token: Token) -> Reading | None:
         words = f"{_signed(found)} times ten {_raised(found['power'])}"
         name = unit_words(core_after(reader, 1), "")
         return Reading(f"{words} {name}", 2) if name else Reading(words)
+    if found := _TIMES_TEN.fullmatch(token.core):
+        power = found["power"] or found["raised"].translate(_PLAIN_DIGITS)
+        return Reading(f"{_signed(found)} times ten {_raised(power)}")
     found = _POWER.fullmatch(token.core)
     if found is None or found["raised"] in ("¹", "²", "³"):
         return None  # a footnote; "squared" and "cubed" belong to other rules
@@ -190,7 +217,7 @@ def _raised(power: str) -> str:
 
 
 def _read_integer(reader: TokenReader, token: Token, digits: str, following: str) -> str:
-    before = word_before(reader)
+    before = word_before(reader) or _dotted_before(reader)
     is_code = before in _BEFORE_CODES and len(digits) >= 3
     if is_code or (before in ("call", "dial") and len(digits) == 3):
         return spell_digits(digits)
@@ -205,11 +232,17 @@ def _read_integer(reader: TokenReader, token: Token, digits: str, following: str
     return read_digits(digits)
 
 
+def _dotted_before(reader: TokenReader) -> str:
+    """The abbreviation before a number: `ext. 204`."""
+    before = reader.before
+    return before.core.lower() if before is not None and before.trail == "." else ""
+
+
 def _read_four(token: Token, digits: str, before: str, following: str) -> str:
     number = int(digits)
     if before in _BEFORE_PAIRS:
         return in_pairs(digits)
-    if not 1100 <= number <= 2099:
+    if not (1010 if before in _BEFORE_YEARS else 1100) <= number <= 2099:
         return read_digits(digits)
     is_counted = following.isalpha() and following.islower() and following.endswith("s")
     if is_counted and following not in _AFTER_YEARS:

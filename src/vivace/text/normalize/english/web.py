@@ -13,10 +13,11 @@ from vivace.text.normalize.rules import Reading, Token, TokenReader, word_before
 _EMAIL = re.compile(r"(?:mailto:)?([\w.+-]+)@([\w-]+(?:\.[\w-]+)+)", re.IGNORECASE)
 _URL = re.compile(r"(?:(?:https?|ftp|file)://)(?:[^/@\s]*@)?(\S+)|(www\.\S+)", re.IGNORECASE)
 _DOTTED = re.compile(
-    r"[\w~+-]*(?:[\w+-]*\.[\w-]+)+(?:[/\\][^\s]*)?|(?:~|\.{1,2})?(?:/[\w.-]+){2,}/?"
+    r"[\w~+-]*(?:[\w+-]*\.[\w-]+)+(?:[/\\][^\s]*)?|~/[\w.-]+|(?:~|\.{1,2})?(?:/[\w.-]+){2,}/?"
 )
 _HANDLE = re.compile(r"@(\w{1,40})((?:['’]s)?)")
-_TAG = re.compile(r"#([A-Za-z_]\w{0,60})")
+_TAG = re.compile(r"#(?=\d*[A-Za-z_])(\w{1,61})")
+_LINK = re.compile(r"([^\]]*)\]\((?:https?://|mailto:)(\S+)")
 _NUMBERED = re.compile(r"#(\d{1,9})")
 _VERSION = re.compile(r"([vV])?(\d{1,4}(?:\.\d{1,4})+)((?:-?(?:alpha|beta|rc)\.?\d*)?)")
 _INITIALS = re.compile(r"(?:[A-Z][a-z]?\.|[a-z]\.)+[A-Za-z]{1,2}")
@@ -34,6 +35,9 @@ _PIECES = re.compile(r"[A-Za-z]+|\d+|[^\w\s]|_")
 
 def read_web(reader: TokenReader, token: Token) -> Reading | None:
     core = token.core
+    if (found := _LINK.fullmatch(core)) and token.trail.startswith(")"):
+        words = f"{found[1]}, {spell_address(found[2].rstrip('/'))}"
+        return Reading(words, trail=token.trail[1:])
     if found := _EMAIL.fullmatch(core):
         return Reading(f"{spell_address(found[1])} at {spell_address(found[2])}")
     if found := _URL.fullmatch(core):
@@ -73,6 +77,12 @@ def read_dotted(reader: TokenReader, core: str) -> Reading | None:
     if _INITIALS.fullmatch(core) or not _DOTTED.fullmatch(core) or core.strip(".").isdecimal():
         return None
     return Reading(spell_address(core.strip("/") if core.startswith("/") else core))
+
+
+def read_version(text: str) -> str:
+    """`1.2.3` after a name."""
+    found = _VERSION.fullmatch(text)
+    return _version(found) if found else spell_address(text)
 
 
 def _version(found: re.Match[str]) -> str:

@@ -1,0 +1,88 @@
+"""Angles and lengths with primes: `40° 26′ 46″ N`, `45°N`, `6' 2"`, `a 3/8" bolt`."""
+
+from __future__ import annotations
+
+import re
+
+from vivace.text.normalize.english.numbers import NUMBER, cardinal, decimal, is_one
+from vivace.text.normalize.english.ranges import say_fraction
+from vivace.text.normalize.rules import Reading, Token, TokenReader, is_adjective
+
+_MAX_TOKENS = 4  # degrees, minutes, seconds and a direction
+_DIRECTIONS = {"N": "north", "S": "south", "E": "east", "W": "west"}
+_INCH = r"(?:[\"”″]|'')"
+_STOPS = r"(?P<trail>[.,;:!?)]*)"
+_ANGLE = re.compile(
+    rf"(?P<sign>[-−–])?(?P<degrees>{NUMBER})°(?:(?P<minutes>{NUMBER})['’′])?"
+    rf"(?:(?P<seconds>{NUMBER}){_INCH})?(?P<direction>[NSEW])?{_STOPS}"
+)
+_NEXT = re.compile(r"\d|[NSEW](?![A-Za-z])")
+_FEET = re.compile(r"(\d{1,3})['’′]")
+_INCHES = re.compile(rf"(\d{{1,2}}){_INCH}{_STOPS}")
+_LENGTH = re.compile(
+    rf"(?P<number>{NUMBER}|\d{{1,2}}/\d{{1,2}}|\d{{0,3}}[½¼¾⅛⅜⅝⅞])(?P<sign>[\"”′″]){_STOPS}"
+)
+
+
+def read_angle(reader: TokenReader, token: Token) -> Reading | None:
+    text = token.core + token.trail
+    if "°" in token.core:
+        return _read_degrees(reader, text)
+    if found := _FEET.fullmatch(text):
+        return _read_feet(reader, found)
+    if found := _LENGTH.fullmatch(text):
+        return _read_length(reader, found)
+    return None
+
+
+def _read_degrees(reader: TokenReader, text: str) -> Reading | None:
+    """The longest run of words that is one angle."""
+    best = None
+    for num_tokens in range(1, _MAX_TOKENS + 1):
+        found = _ANGLE.fullmatch(text)
+        if found is None or found["trail"]:
+            break
+        if found["minutes"] or found["direction"]:
+            best = Reading(_say_angle(found), num_tokens, trail="")
+        following = None if found["direction"] else reader.token(num_tokens)
+        if following is None or following.lead or not _NEXT.match(following.core):
+            break
+        text += following.text
+    if found and found["trail"] and (found["minutes"] or found["direction"]):
+        return Reading(_say_angle(found), num_tokens, found["trail"])
+    return best
+
+
+def _say_angle(found: re.Match[str]) -> str:
+    parts = (("degrees", "degree"), ("minutes", "minute"), ("seconds", "second"))
+    words = ["minus"] if found["sign"] else []
+    words += [_count(found[name], one, f"{one}s") for name, one in parts if found[name]]
+    return " ".join([*words, *filter(None, [_DIRECTIONS.get(found["direction"])])])
+
+
+def _read_feet(reader: TokenReader, feet: re.Match[str]) -> Reading | None:
+    """`6' 2"`; `6′` alone."""
+    following = reader.token(1)
+    inches = _INCHES.fullmatch(following.text) if following is not None else None
+    if inches:
+        words = f"{cardinal(int(feet[1]))} foot {cardinal(int(inches[1]))}"
+        return Reading(words, 2, inches["trail"])
+    if not feet[0].endswith("′"):
+        return None
+    return Reading(_count(feet[1], "foot", "feet", is_single=is_adjective(reader)), trail="")
+
+
+def _read_length(reader: TokenReader, found: re.Match[str]) -> Reading | None:
+    """`6" wide`; a quotation mark is an inch only where no quotation is open."""
+    if found["sign"] in '"”' and reader.is_quoted:
+        return None
+    names = ("foot", "feet") if found["sign"] == "′" else ("inch", "inches")
+    words = _count(found["number"], *names, is_single=is_adjective(reader))
+    return Reading(words, trail=found["trail"])
+
+
+def _count(number: str, one: str, several: str, *, is_single: bool = False) -> str:
+    if (part := say_fraction(number)) is not None:
+        is_single = is_single or number[:1] not in "123456789" or "/" in number
+        return f"{part} {one if is_single else several}"
+    return f"{decimal(number)} {one if is_single or is_one(number) else several}"

@@ -1,0 +1,88 @@
+"""References: `401(k)`, `50(2)`, `§§ 5-7`, `page xii`, `(ii)`."""
+
+from __future__ import annotations
+
+import re
+
+from vivace.text.normalize.english.numbers import (
+    SMALL_NUMERALS,
+    cardinal,
+    in_pairs,
+    read_digits,
+    roman,
+)
+from vivace.text.normalize.english.tables import word_set
+from vivace.text.normalize.rules import Reading, Token, TokenReader
+
+_BEFORE_NUMERALS = word_set("before_small_numerals")
+_LETTERS = ("i", "v", "x")  # also a pronoun and two variables
+_SPAN = re.compile(r"([ivx]+)[-–—]([ivx]+)")
+_BRACKETED = re.compile(r"(\d{1,4})((?:\([a-zA-Z0-9]{1,4}\))+)([.,;:!?]*)")
+_INSIDE = re.compile(r"\((\w+)\)")
+_SECTION = re.compile(r"(§{1,2})(.*)")
+
+
+def is_small_numeral(text: str) -> bool:
+    """Whether a word is a Roman numeral in lower case, or two with a dash between them."""
+    return text in SMALL_NUMERALS or _SPAN.fullmatch(text) is not None
+
+
+def read_reference(reader: TokenReader, token: Token) -> Reading | None:
+    core = token.core
+    if is_small_numeral(core):
+        return _read_numeral(reader, token)
+    if core.startswith("§"):
+        return _read_section(core)
+    if "(" not in core:
+        return None
+    found = _BRACKETED.fullmatch(core + token.trail)
+    return Reading(_say_bracketed(found), trail=found[3]) if found else None
+
+
+def _say_bracketed(found: re.Match[str]) -> str:
+    """`401(k)` as "four oh one k", `50(2)` as "fifty, two"."""
+    parts: list[str] = _INSIDE.findall(found[2])
+    if parts[0].isdecimal():
+        return ", ".join([read_digits(found[1]), *map(_say_part, parts)])
+    return " ".join([in_pairs(found[1]), *map(_say_part, parts)])
+
+
+def _say_part(part: str) -> str:
+    if part.isdecimal():
+        return read_digits(part)
+    number = roman(part.upper()) if len(part) > 1 else None
+    return part if number is None else cardinal(number)
+
+
+def _read_section(core: str) -> Reading | None:
+    found = _SECTION.fullmatch(core)
+    assert found is not None
+    rest = found[2]
+    if rest and not rest.isdecimal():
+        return None
+    words = "sections" if len(found[1]) > 1 else "section"
+    return Reading(f"{words} {read_digits(rest)}" if rest else words)
+
+
+def _read_numeral(reader: TokenReader, token: Token) -> Reading | None:
+    """A numeral in lower case: after a word such as `page`, or alone in brackets."""
+    core, before = token.core, reader.before
+    if token.text.rstrip(".,;:") == f"({core})" and core not in ("v", "x"):
+        return Reading(_say_numeral(core))
+    if before is None or before.trail not in ("", "."):
+        return None
+    if before.core.lower() not in _BEFORE_NUMERALS:
+        return None
+    following = reader.token(1)
+    if core in _LETTERS and token.is_open and following is not None:
+        return None
+    if found := _SPAN.fullmatch(core):
+        first, last = found[1], found[2]
+        if first not in SMALL_NUMERALS or last not in SMALL_NUMERALS:
+            return None
+        return Reading(f"{_say_numeral(first)} to {_say_numeral(last)}")
+    return Reading(_say_numeral(core))
+
+
+def _say_numeral(text: str) -> str:
+    return cardinal(roman(text.upper()) or 0)

@@ -33,6 +33,7 @@ def blocks(text: str) -> list[str]:
         ("[a](http://no.org/no 'no') b [c][no]\n\n[no]: http://no.org", ["a b c"]),
         ("a[^1]\n\n[^1]: b", ["a", "b"]),
         ("# a #\n## b#", ["a", "b#"]),
+        ("a &amp; b &lt;3 &eacute; &x AT&T", ["a & b <3 é &x AT&T"]),
         ("a\n\n---\n\nb", ["a", "b"]),
     ],
 )

@@ -249,6 +249,7 @@ def test_batch_speaks_lines_concurrently(
         (["--batch=none.txt", "-o", "out"], 1, "none.txt: cannot be read"),
         (["--batch=lines.txt", "-o", "lines.txt"], 1, "cannot write to the folder lines.txt"),
         (["--batch=empty.txt", "-o", "out"], 1, "the file has no lines to speak"),
+        (["--batch=a.jsonl", "-o", "out"], 1, "a batch has one plain text per line"),
         (["--batch=lines.txt", "-o", "out", "--format=mp9"], 1, "unknown audio format 'mp9'"),
     ],
 )

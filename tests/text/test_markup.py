@@ -35,6 +35,7 @@ CLEANED = {
     "a URL without a name": ("at http://10.0.0.1/x or http://localhost:80!", "at or !"),
     "white space": ("a  b \t c\r\n\r\n\r\n\r\nd  ", "a b c\n\nd"),
     "an escape": (r"\*not\* \_this\_", "not this"),
+    "entities": ("Tom &amp; Ann&nbsp;B &mdash; &quot;x&quot; &amp;amp;", 'Tom & Ann B — "x" &'),
     "a line break": ("a<br>b<BR />c", "a\nb\nc"),
     "markup around a pause": ("**a [pause 1s] b** [pause  2s]", "a [pause 1s] b [pause  2s]"),
     "a link after a pause": ("[pause 1s](x) [y](z)", "[pause 1s](x) y"),

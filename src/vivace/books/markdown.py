@@ -6,6 +6,7 @@ block, only its markup characters are removed.
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -42,6 +43,7 @@ _ADDRESS = re.compile(
     r"|(?:https?://|ftp://|www\.)[^\s<>\"'，。！？、；：（）【】「」『』]*",
     re.IGNORECASE,
 )
+_REFERENCE = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 _MARKS = re.compile(r"[*_`~#>|\[\]{}\\]+")
 _HARD_BREAK = re.compile(r"(?: {2,}|\\)\Z")
 
@@ -137,6 +139,7 @@ def _clean(source: str, left_out: LeftOutText) -> list[str]:
         left_out.add(ADDRESSES, source)
         return []
     text = _drop_tags(_BULLET.sub("", source, 1) if _BULLET.match(source) else source)
+    text = _REFERENCE.sub(lambda found: html.unescape(found[0]), text)
     wanted = _ADDRESS.sub(" ", text)
     cleaned = remove_markup(text)
     if not is_within(wanted, cleaned):

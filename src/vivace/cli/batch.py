@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from vivace.tts import TTS
 
 SEVERITY = (0, INCOMPLETE, 1)  # exit codes, the worst last
+TABLES = (".jsonl", ".json", ".csv", ".tsv")  # their fields would be spoken
 NumberedLine = tuple[int, str]  # the number starts at 1
 
 
@@ -123,6 +124,11 @@ def read_batch(arguments: argparse.Namespace) -> Batch:
         arguments.fail("--batch FILE needs -o FOLDER")
     if arguments.subtitles not in (None, *SUBTITLE_FORMATS):
         arguments.fail(f"--subtitles with --batch must be one of: {', '.join(SUBTITLE_FORMATS)}")
+    if Path(arguments.batch).suffix.lower() in TABLES:
+        raise RequestError(
+            f"--batch {arguments.batch}: a batch has one plain text per line; "
+            "write the texts to a .txt file, or pipe them: `… | vivace --batch - -o FOLDER`"
+        )
     is_stdin = arguments.batch == STDIN
     text = read_stdin() if is_stdin else read_utf8(arguments.batch, MAX_TEXT_BYTES, RequestError)
     rows = enumerate(text.split("\n"), start=1)  # numbered as in a text editor

@@ -14,7 +14,7 @@ _LINE_END = re.compile(r"\r\n?|\u2028")  # `remove_markup` has its own use for U
 _BREAK_AT_END = re.compile(r"<br\s{0,3}/?>\s*\Z", re.IGNORECASE)
 # White space or signs that `remove_markup` may change in the middle of a text.
 _MAY_CHANGE = re.compile(
-    r"[\[\]*_`~#<>|\\=\ue000]|\A[-+•]|\A\s|\s\Z|\s\s|[^\S ]|://|www\.", re.IGNORECASE
+    r"[\[\]*_`~#<>|\\=&\ue000]|\A[-+•]|\A\s|\s\Z|\s\s|[^\S ]|://|www\.", re.IGNORECASE
 )
 MAX_HELD = 2_000  # characters; longer open markup is treated as text
 

@@ -160,7 +160,8 @@ def _read_rows(path: Path) -> Iterator[Row]:
     """Read the entries of a .toml or .csv file in order."""
     suffix = path.suffix.lower()
     if suffix not in (".toml", ".csv"):
-        raise LexiconError(f"{path}: a lexicon is a .toml or a .csv file, not {suffix or 'this'!r}")
+        kind = repr(suffix) if suffix else "a file without extension"
+        raise LexiconError(f"{path}: a lexicon is a .toml or a .csv file, not {kind}")
     text = read_utf8(path, MAX_FILE_BYTES, LexiconError)
     return (_read_toml if suffix == ".toml" else _read_csv)(text, path)
 

@@ -72,7 +72,7 @@ _HEADING = re.compile(r"#{1,6}[ \t]+")
 _BULLET = re.compile(r"[-*+•][ \t]+(?:\[[ xX]\][ \t]+)?")
 
 # Inside lines.
-_INLINE = re.compile(r"[\[\\*_~`]|://|www\.", re.IGNORECASE)  # may be one of the following
+_INLINE = re.compile(r"[\[\\*_~`&]|://|www\.", re.IGNORECASE)  # may be one of the following
 _LINK = re.compile(
     rf"!?\[([^\[\]\n]*)\]"
     rf"(?:\((?:[^()\n{_STANDS_FOR_MARK}]|\([^()\n{_STANDS_FOR_MARK}]*\))*\)"
@@ -86,8 +86,16 @@ _URL = re.compile(
 _AFTER_URL = ".,;:!?)]}*_~`"  # at the end of a URL, these belong to the sentence
 _HOST = re.compile(r"(?:[^/?#@]*@)?(?:www\.)?([^/?#:@]*)", re.IGNORECASE)
 _ESCAPE = re.compile(r"\\([\\`*_{}\[\]()#+.!|>~-])")
+# Entities of signs that are not markup themselves.
+_ENTITIES = {
+    "amp": "&", "quot": '"', "apos": "'", "mdash": "—", "ndash": "–", "hellip": "…",
+    "ldquo": "“", "rdquo": "”", "lsquo": "‘", "rsquo": "’", "deg": "°", "copy": "©",
+    "euro": "€", "pound": "£", "times": "×", "#34": '"', "#38": "&", "#39": "'",
+}  # fmt: skip
+_ENTITY = re.compile(rf"&({'|'.join(_ENTITIES)});")
+_NO_BREAK_SPACE = re.compile(r"(?<=\w)&nbsp;(?=\w)|(?<=[.,;:!?])&nbsp;(?=\w)")
 _STARS = re.compile(r"\*+|_+|~~+|`+")
-_MARKUP = re.compile(r"[\[\]*`~|#<>\\_=]")
+_MARKUP = re.compile(r"[\[\]*`~|#<>\\_=&]")
 _URL_START = re.compile(r"(www)\.|(:)//", re.IGNORECASE)
 _LINE_START = re.compile(r"[-+•\s]*")
 _BLANKS = re.compile(rf"[^\S\n{LINE_SEPARATOR}]{{2,}}")
@@ -106,6 +114,8 @@ def _clean_once(text: str) -> str:
     text = substitute(_LINK, GROUP_1, text)
     text = substitute(_URL, _speak_url, text)
     text = substitute(_ESCAPE, GROUP_1, text)
+    text = substitute(_NO_BREAK_SPACE, " ", text)
+    text = substitute(_ENTITY, lambda entity: _ENTITIES[entity[1]], text)
     text = substitute(_STARS, _drop_emphasis, text)
     return _collapse_space(text)
 

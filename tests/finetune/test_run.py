@@ -385,6 +385,11 @@ def test_command_reports_bad_data_in_one_line(
     assert "no such folder or file" in capsys.readouterr().err
     assert main(["finetune", str(folder), "--model", model]) == 1
     assert "give --name" in capsys.readouterr().err
+    (tmp_path / "me.safetensors").write_bytes(b"kept")
+    assert main(command) == 1
+    assert "me.safetensors exists; choose another name" in capsys.readouterr().err
+    assert main([*command, "--force", "--no-check-transcripts"]) == 1
+    assert "at least 2 are needed" in capsys.readouterr().err
 
 
 def test_embedded_voice_refuses_audio_but_trains_on_codes(

@@ -172,3 +172,6 @@ def test_command_prints_json_and_returns_the_worst_code(
     output = capsys.readouterr()
     assert "missing.wav" in output.err
     assert "no mark was found" in output.out
+    missing = str(tmp_path / "missing.wav")
+    assert main(["detect", missing, "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["file"] == missing

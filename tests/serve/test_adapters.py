@@ -193,6 +193,8 @@ def test_adapter_with_whole_tensors_gets_a_model_of_its_own(adapters: Path) -> N
 def test_folder_without_adapters_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"has no \.safetensors files"):
         resolve_settings({"adapters": str(tmp_path)}, {})
+    with pytest.raises(RequestError, match="gone is not a folder"):
+        resolve_settings({"adapters": str(tmp_path / "gone")}, {})
 
 
 def test_adapter_named_like_a_model_is_refused(adapters: Path) -> None:

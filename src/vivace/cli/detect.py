@@ -27,7 +27,7 @@ def detect(arguments: argparse.Namespace) -> int:
         try:
             found = detector.detect(path)
         except AudioError as error:
-            print_error(error, is_json=arguments.json)
+            print_error(error, is_json=arguments.json, file=path)
             code = UNREADABLE
             continue
         if not found.is_marked:

@@ -12,7 +12,7 @@ from vivace.cli.finetune_options import given
 from vivace.cli.progress import ProgressLine
 from vivace.cli.request import model_name
 from vivace.cli.streams import print_json, print_stderr, print_table
-from vivace.errors import RequestError
+from vivace.errors import OutputExistsError, RequestError
 from vivace.finetune.options import DataOptions, TrainOptions
 
 LOG_EVERY_S = 30.0  # lines of progress where stderr is not a terminal
@@ -23,6 +23,8 @@ def finetune(arguments: argparse.Namespace) -> None:
     if arguments.output is None and arguments.name is None:
         raise RequestError("give --name, the name of the speaker, or -o, the file to write")
     output = Path(arguments.output or f"{arguments.name}.safetensors")
+    if output.is_file() and not (arguments.resume or arguments.force):
+        raise OutputExistsError(output, "--force")
     from vivace.finetune.run import finetune as run_finetune
     from vivace.finetune.setup import FinetuneRequest
 

@@ -30,6 +30,7 @@ def _add_options(parser: Parser) -> None:
     text = "adapter (.safetensors) or folder of a merged checkpoint; default: NAME.safetensors"
     add_option(parser, "-o --output", "FILE|FOLDER", text)
     add_option(parser, "--resume", None, "continue an interrupted run")
+    add_option(parser, "--force", None, "overwrite an existing adapter")
     add_option(parser, "--licence", "TEXT", "licence of the recordings, stored with the adapter")
     text = "who agreed to the use of the voice, stored with the adapter"
     add_option(parser, "--consent", "TEXT", text)

@@ -127,14 +127,21 @@ def describe_skipped(skipped: Sequence[str]) -> str:
 
 
 def print_error(
-    error: object, *, is_json: bool = False, on_stderr: bool = False, line: int | None = None
+    error: object,
+    *,
+    is_json: bool = False,
+    on_stderr: bool = False,
+    line: int | None = None,
+    file: str | None = None,
 ) -> None:
     """Print an error as one line, or with --json as an object instead of the report."""
     message = _OPTION.sub(
         lambda name: f"--{name[0].replace('_', '-')}", " ".join(str(error).split())
     )
     if is_json:
-        facts = {"error": message, "type": type(error).__name__}
-        print_json(facts if line is None else {"line": line, **facts}, on_stderr=on_stderr)
+        place = {"line": line, "file": file}
+        facts = {name: value for name, value in place.items() if value is not None}
+        facts |= {"error": message, "type": type(error).__name__}
+        print_json(facts, on_stderr=on_stderr)
     else:
         print_stderr(f"vivace: {message}" if line is None else f"vivace: line {line}: {message}")

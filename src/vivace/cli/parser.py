@@ -27,11 +27,12 @@ examples:
   vivace "Hello."                        play the text, or write speech.wav
   vivace "Hello." -o hello.mp3           write a file
   some-llm | vivace - --stream --play    speak a text while it is written
-  vivace clone --model Qwen/Qwen3-TTS-12Hz-0.6B-Base --ref-audio me.wav "Hello."
-  vivace design --model Qwen/Qwen3-TTS-12Hz-1.7B-VoiceDesign "a warm old man" "Hello."
+  vivace clone --ref-audio me.wav "Hello."           speak with the voice of a recording
+  vivace design "a warm old man" "Hello."            speak with a voice you describe
 
-Without --model and VIVACE_MODEL, the embedded voice is used. `vivace TEXT` accepts all options of
-`vivace say`. `vivace COMMAND --help` lists the options of a command.
+Without --model and VIVACE_MODEL, the embedded voice is used. If it cannot clone or design voices,
+the error names a model for --model. `vivace TEXT` accepts all options of `vivace say`.
+`vivace COMMAND --help` lists the options of a command.
 """
 
 

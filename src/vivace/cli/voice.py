@@ -56,7 +56,7 @@ def list_voices(arguments: argparse.Namespace) -> None:
     elif voices:
         print_columns([COLUMNS, *(_row(voice) for voice in voices)])
     else:
-        hint = "vivace voice add NAME RECORDING --model MODEL"
+        hint = "vivace voice add NAME RECORDING [--model MODEL]"
         print_stderr(printable(f"{library.folder} has no voices; add one with `{hint}`"))
 
 

@@ -218,6 +218,8 @@ class ServeSettings(BaseModel):
         """
         if self.adapters is None:
             return self.models
+        if not self.adapters.is_dir():
+            raise RequestError(f"adapters: {self.adapters} is not a folder")
         paths = sorted(self.adapters.glob("*.safetensors"))
         if not paths:
             raise RequestError(f"adapters: {self.adapters} has no .safetensors files")

@@ -7,6 +7,7 @@ import errno
 import logging
 import os
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -40,9 +41,8 @@ def test_failed_accepts_are_logged_again_after_the_interval(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    now_s = 100.0
-    monkeypatch.setattr(loop, "time", lambda: now_s)
-    for now_s in (100.0, 109.9, 110.0):
+    for time_s in (100.0, 109.9, 110.0):
+        monkeypatch.setattr(loop, "time", partial(float, time_s))
         loop.call_exception_handler(OUT_OF_FILES)
     assert len(caplog.records) == 2
 

@@ -1,4 +1,4 @@
-"""The examples of docs/websockets.md and docs/guides.md, run against a server."""
+"""The examples of docs/websockets.md and docs/clients.md, run against a server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Closable(Protocol):
 
 
 EXAMPLES = examples("websockets.md")
-ALL_EXAMPLES = [*EXAMPLES, *examples("guides.md")]
+ALL_EXAMPLES = [*EXAMPLES, *examples("clients.md")]
 
 
 @pytest.mark.parametrize("code", ALL_EXAMPLES, ids=range(len(ALL_EXAMPLES)))

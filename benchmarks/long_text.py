@@ -28,14 +28,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from quality import append_row, read_rows
+from intervals import NUM_DRAWS, interval
+from quality import LOST, append_row, read_rows
 from report import write_report
 from words import count_errors, spellings
 
 Row = dict[str, Any]
 
 TEXT, SPEECH, WINDOWS, VERDICTS = "text.txt", "speech.pcm", "windows.jsonl", "verdicts.jsonl"
-LOST = 0.5  # share of wrong words above which a window counts as lost
 TOGETHER = 20  # neighbouring windows that are counted as one text
 SEED = 7
 
@@ -256,13 +256,12 @@ def seams(arguments: argparse.Namespace) -> None:
     if not all(len(group) for group in groups):
         sys.exit(f"{arguments.folder} is too short: it has no seam, or no utterance of 5 s")
     rng = np.random.default_rng(1)
-    draws = [[rng.choice(group, len(group)).mean() for group in groups] for _ in range(4000)]
-    interval = np.percentile([at_seams - inside for at_seams, inside in draws], (2.5, 97.5))
+    draws = [[rng.choice(group, len(group)).mean() for group in groups] for _ in range(NUM_DRAWS)]
     report = {
         name: {"windows": len(group), "distillmos": round(float(group.mean()), 2)}
         for name, group in zip(("at_seams", "inside"), groups, strict=True)
     }
-    found = {**report, "difference_95_percent": [round(float(x), 2) for x in interval]}
+    found = {**report, "difference_95_percent": interval([at - inside for at, inside in draws])}
     print(json.dumps(found))
     if arguments.json:
         stored = json.loads(arguments.json.read_text())

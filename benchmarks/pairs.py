@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from intervals import NUM_DRAWS, interval
 from quality import LOST, MANIFEST, VERDICTS, read_rows
 from words import Count, count_errors
 
@@ -26,7 +27,6 @@ Figures = np.ndarray[Any, np.dtype[np.float64]]  # [lines, (errors, words, mos)]
 
 READINGS = Path(__file__).parent / "texts" / "readings.tsv"
 ERRORS, WORDS, MOS = range(3)
-NUM_DRAWS = 4000
 
 
 def main() -> None:
@@ -83,12 +83,11 @@ def paired(pair: list[Figures], figure: Callable[[Figures], float]) -> Row:
     rng = np.random.default_rng(1)
     draws = (rng.integers(0, len(old), len(old)) for _ in range(NUM_DRAWS))
     differences = [figure(new[drawn]) - figure(old[drawn]) for drawn in draws]
-    interval = np.percentile(differences, (2.5, 97.5))
     return {
         "old": round(figure(old), 2),
         "new": round(figure(new), 2),
         "difference": round(figure(new) - figure(old), 2),
-        "interval": [round(float(end), 2) for end in interval],
+        "interval": interval(differences),
     }
 
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from intervals import draw, interval
 from words import count_errors
 
 Samples = np.ndarray[Any, np.dtype[np.float32]]
@@ -37,7 +37,6 @@ MANIFEST, VERDICTS, VOICE = "manifest.jsonl", "verdicts.jsonl", "voice.json"
 WORDS_PER_SECOND = 2.75  # 165 words per minute, a calm reader
 LOST = 0.5  # share of wrong words above which a line counts as lost
 SAMPLE_RATE = 24_000
-NUM_DRAWS = 4_000  # bootstrap draws for the intervals
 
 
 def main() -> None:
@@ -273,15 +272,7 @@ def intervals(rows: list[Row]) -> dict[str, list[float]]:
         drawn = draw(np.array(mos))
         figures["distillmos"] = drawn.mean(1)
         figures["distillmos_5th_percentile"] = np.percentile(drawn, 5, axis=1)
-    return {
-        name: [round(float(end), 2) for end in np.percentile(values, (2.5, 97.5))]
-        for name, values in figures.items()
-    }
-
-
-def draw(values: NDArray[Any]) -> NDArray[Any]:
-    """Bootstrap samples of the lines' values: [draw, line, ...]."""
-    return values[np.random.default_rng(1).integers(0, len(values), (NUM_DRAWS, len(values)))]
+    return {name: interval(values) for name, values in figures.items()}
 
 
 def duration_ratio(row: Row) -> float:

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from intervals import interval
 from quality import (
     MANIFEST,
     VERDICTS,
@@ -273,10 +274,7 @@ def paired_intervals(full: list[Row], other: list[Row]) -> dict[str, list[float]
     drawn = np.random.default_rng(0).integers(0, len(full), (NUM_RESAMPLES, len(full)))
     wer = 100 * (errors[1] - errors[0])[drawn].sum(1) / words[drawn].sum(1)
     spans = {"wer_percent": wer, "distillmos": (mos[1] - mos[0])[drawn].mean(1)}
-    return {
-        name: [round(float(x), 3) for x in np.percentile(values, (2.5, 97.5))]
-        for name, values in spans.items()
-    }
+    return {name: interval(values, digits=3) for name, values in spans.items()}
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from intervals import draw, interval
 from numpy.typing import NDArray
 from quality import (
     LOST,
@@ -40,7 +41,6 @@ from quality import (
     VERDICTS,
     Samples,
     append_row,
-    draw,
     fifth_of,
     keep,
     mean_of,
@@ -302,10 +302,7 @@ def by_span(values: NDArray[np.float64]) -> dict[str, float]:
 
 
 def intervals(drawn: NDArray[np.float64]) -> dict[str, list[float]]:
-    ends = np.percentile(drawn, (2.5, 97.5), axis=0).T
-    return {
-        name: [round(float(end), 2) for end in pair] for name, pair in zip(SPANS, ends, strict=True)
-    }
+    return {name: interval(points) for name, points in zip(SPANS, drawn.T, strict=True)}
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from intervals import draw, interval
 from judges import NaturalnessJudge, Recogniser
 from unmarked_sounds import make_noises, make_tones, make_verified
 from words import count_errors
@@ -57,7 +58,6 @@ RATE = 24_000
 VOICES = ("heart", "michael")
 MIN_S = 3.0
 NUM_JOINED = 20  # recordings of a long clip
-NUM_DRAWS = 4_000
 PERTH_CHANGES = ("untouched", "mp3 64 kbit/s", "opus 24 kbit/s", "resampled to 16 kHz",
                  "white noise, 20 dB", "1 s from the middle")  # fmt: skip
 PARTS = ("cost", "detection", "unmarked", "verified", "perth", "quality")
@@ -357,14 +357,12 @@ def measure_quality(mark: Watermark, lines: Sequence[tuple[Samples, str]]) -> Ro
 def compare(values: Any) -> Row:
     """Means before and after [n, 2], and the bootstrap interval of their difference."""
     differences = values[:, 1] - values[:, 0]
-    rng = np.random.default_rng(1)
-    drawn = differences[rng.integers(0, len(values), (NUM_DRAWS, len(values)))].mean(1)
     before, after = values.mean(0)
     return {
         "before": round(float(before), 3),
         "after": round(float(after), 3),
         "difference": round(float(differences.mean()), 3),
-        "interval": [round(float(end), 3) for end in np.percentile(drawn, (2.5, 97.5))],
+        "interval": interval(draw(differences).mean(1), digits=3),
     }
 
 

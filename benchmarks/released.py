@@ -30,6 +30,15 @@ SPEAKERS = {
     "dylan": 2878,
 }
 SPEAKER_DIALECTS = {"eric": "sichuan_dialect", "dylan": "beijing_dialect"}
+CODEC_IDS = {
+    "codec_pad_id": 2148,
+    "codec_bos_id": 2149,
+    "codec_eos_token_id": 2150,
+    "codec_think_id": 2154,
+    "codec_nothink_id": 2155,
+    "codec_think_bos_id": 2156,
+    "codec_think_eos_id": 2157,
+}
 
 
 @dataclass(frozen=True)
@@ -81,13 +90,7 @@ def released_config(name: str) -> dict[str, Any]:
                 "type": "default",
             },
             "max_position_embeddings": 32768,
-            "codec_pad_id": 2148,
-            "codec_bos_id": 2149,
-            "codec_eos_token_id": 2150,
-            "codec_think_id": 2154,
-            "codec_nothink_id": 2155,
-            "codec_think_bos_id": 2156,
-            "codec_think_eos_id": 2157,
+            **CODEC_IDS,
             "codec_language_id": {**LANGUAGES, **(DIALECTS if is_custom else {})},
             "spk_id": SPEAKERS if is_custom else {},
             "spk_is_dialect": {

@@ -14,6 +14,7 @@ import hashlib
 import json
 import math
 import re
+import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,9 @@ from torch import Tensor, nn
 from vivace.model.codec import Codec
 from vivace.model.config_file import parse_codec_config, parse_model_config
 from vivace.model.talker import Qwen3TTS
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+from released import CODEC_IDS, DIALECTS, LANGUAGES, SPEAKER_DIALECTS, SPEAKERS
 
 Config = dict[str, Any]
 Shapes = dict[str, tuple[int, ...]]
@@ -43,20 +47,6 @@ NUM_CODEBOOKS = 16
 CODEC_VOCAB_SIZE = CODEBOOK_SIZE + 1024  # the official code bans the last 1024 ids, save one
 RELEASED_SHIFT = 2048 - CODEBOOK_SIZE  # released ids above the codes, moved down into 64..1087
 
-LANGUAGES = {
-    "chinese": 2055, "english": 2050, "german": 2053, "italian": 2070, "portuguese": 2071,
-    "spanish": 2054, "japanese": 2058, "korean": 2064, "french": 2061, "russian": 2069,
-}  # fmt: skip
-DIALECTS = {"beijing_dialect": 2074, "sichuan_dialect": 2062}
-SPEAKERS = {
-    "serena": 3066, "vivian": 3065, "uncle_fu": 3010, "ryan": 3061, "aiden": 2861,
-    "ono_anna": 2873, "sohee": 2864, "eric": 2875, "dylan": 2878,
-}  # fmt: skip
-DIALECT_OF_SPEAKER = {"eric": "sichuan_dialect", "dylan": "beijing_dialect"}
-CODEC_IDS = {
-    "codec_pad_id": 2148, "codec_bos_id": 2149, "codec_eos_token_id": 2150, "codec_think_id": 2154,
-    "codec_nothink_id": 2155, "codec_think_bos_id": 2156, "codec_think_eos_id": 2157,
-}  # fmt: skip
 
 # Left to right, each name grows by one symbol: "as", "ass", ... "assistant". Some pairs would join
 # what the pre-tokenizer splits ("1 2", "n '"), so that a wrong pattern shows in the ids.
@@ -233,7 +223,7 @@ def talker_config(model_type: str, model_size: str) -> Config:
         "attention_bias": False,
         "attention_dropout": 0,
         "code_predictor_config": CODE_PREDICTOR_CONFIG,
-        **{key: token_id - RELEASED_SHIFT for key, token_id in CODEC_IDS.items()},
+        **shift_down(CODEC_IDS),
         "codec_language_id": shift_down(LANGUAGES | (DIALECTS if has_speakers else {})),
         "head_dim": 16,
         "hidden_act": "silu",
@@ -258,7 +248,7 @@ def talker_config(model_type: str, model_size: str) -> Config:
         "sliding_window": None,
         "spk_id": shift_down(SPEAKERS) if has_speakers else {},
         "spk_is_dialect": (
-            {name: DIALECT_OF_SPEAKER.get(name, False) for name in SPEAKERS} if has_speakers else {}
+            {name: SPEAKER_DIALECTS.get(name, False) for name in SPEAKERS} if has_speakers else {}
         ),
         "text_hidden_size": 64,
         "text_vocab_size": TEXT_VOCAB_SIZE,

@@ -18,7 +18,7 @@ from typing import Any
 
 from cases import DEFAULT_SETTINGS
 from environment import load
-from recorder import Recorder
+from recorder import MIN_MARGIN, Recorder
 from waves import synthetic_wave
 
 from vivace import TTS
@@ -31,7 +31,6 @@ from vivace.finetune.setup import FinetuneRequest
 TEXTS = ("The rain it raineth every day.", "Hello, world!", "One, two, three. Who is there?")
 INSTRUCT = "A calm low voice."
 NUM_FRAMES = 24
-MIN_MARGIN = 2e-5  # between two greedy choices; another machine may choose otherwise below it
 EPOCHS, LEARNING_RATE = 2, 2e-3
 
 

@@ -9,10 +9,9 @@ import numpy as np
 import torch
 from cases import CALLS, DEFAULT_SETTINGS, REFERENCES, Call, Item, Reference
 from environment import Tensors, live_ids, load, save
-from recorder import Recorder
+from recorder import MIN_MARGIN, Recorder
 from waves import synthetic_wave
 
-MIN_MARGIN = 2e-5  # a greedy choice with a smaller margin may differ on another machine
 WAVEFORM_STRIDE = 61
 ClonePrompts = dict[tuple[str | None, bool], Any]  # by reference, and whether without its codes
 

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+MIN_MARGIN = 2e-5  # a greedy choice with a smaller margin may differ on another machine
+
 
 class Recorder:
     """The tensors of the last call: inputs, prefill rows, logits, scores and codes.

@@ -24,6 +24,7 @@ from vivace.errors import CheckpointError
 
 MAX_BYTES = 16 << 20  # the largest released file, vocab.json, has 2.8 MB
 MAX_MAPPED_BYTES = 128 << 20  # of weights that are read once; then their pages are released
+WEIGHTS = "model.safetensors"
 SPEAKER_ENCODER = "speaker_encoder."  # prefix of the speaker encoder's tensors
 WHOLE_TENSOR = "weight."  # prefix of the whole tensors of an adapter
 UNREADABLE = (  # errors of code that reads the header of a damaged file

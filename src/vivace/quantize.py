@@ -21,10 +21,10 @@ from torch import Tensor
 
 from vivace.checkpoint import Checkpoint
 from vivace.checkpoint.quantized import open_quantized
-from vivace.checkpoint_files import read_json
+from vivace.checkpoint_files import WEIGHTS, read_json
 from vivace.errors import CheckpointError, RequestError
 from vivace.hub import CODEC, shard_paths
-from vivace.hub.download import KINDS, WEIGHTS
+from vivace.hub.download import KINDS
 from vivace.model.config import QUANT_METHOD, IntWeights
 
 ALIGNMENT = 64  # bytes; of the first tensor in the file

@@ -70,6 +70,11 @@ class Checkpoint:
         """Size of all weights on disk."""
         return weight_bytes(self.folder)
 
+    @property
+    def can_clone_in_context(self) -> bool:
+        """Whether a clone can use the transcript of its recording."""
+        return self.config.can_clone and self.codec_config.has_encoder
+
     def load_tokenizer(self, *, split_camel_case: bool = False) -> TextTokenizer:
         tokenizer = TextTokenizer.from_folder(self.folder, split_camel_case=split_camel_case)
         text_vocab_size = self.config.talker_config.text_vocab_size

@@ -65,15 +65,10 @@ def record_golden(tts: TTS, name: str) -> Recording:
         requests=requests,
         probe=_record_probe(tts),
         codecs=[_record_codec(tts)],
-        encoders=observe.encoded_noise(tts) if _has_encoders(tts) else None,
+        encoders=observe.encoded_noise(tts) if tts.checkpoint.can_clone_in_context else None,
         tokenizer_digest=TextTokenizer.files_digest(tts.checkpoint.folder),
     )
     return Recording(golden, min(margins))
-
-
-def _has_encoders(tts: TTS) -> bool:
-    checkpoint = tts.checkpoint
-    return checkpoint.config.can_clone and checkpoint.codec_config.has_encoder
 
 
 def _plan_requests(tts: TTS) -> Iterator[GoldenRequest]:

@@ -17,13 +17,12 @@ from torch import Tensor
 
 from vivace.adapter import Adapter, AdapterInfo, lora_weight
 from vivace.checkpoint import Checkpoint
-from vivace.checkpoint_files import SPEAKER_ENCODER, read_json
+from vivace.checkpoint_files import SPEAKER_ENCODER, WEIGHTS, read_json
 from vivace.errors import CheckpointError
 from vivace.finetune.trainable import Trainables
 from vivace.hub import shard_paths
 from vivace.model.config_file import SPEAKER_FLAG, SPEAKER_SECTION
 
-WEIGHTS = "model.safetensors"
 EMBEDDING = "talker.model.codec_embedding.weight"
 NOTE = "finetuned.json"  # metadata of a merged checkpoint
 

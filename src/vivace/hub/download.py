@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vivace.checkpoint_files import WEIGHTS
 from vivace.errors import CheckpointError
 from vivace.hub.catalogue import RELEASED, suggest_name
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-WEIGHTS = "model.safetensors"
 KINDS = ["*.json", "*.txt", "*.safetensors"]
 INFO_TIMEOUT_S = 10.0
 SPARE_BYTES = 64 << 20  # stay free after a download

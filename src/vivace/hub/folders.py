@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from vivace.checkpoint_files import read_json
+from vivace.checkpoint_files import WEIGHTS, read_json
 from vivace.errors import CheckpointError
 from vivace.hub.catalogue import EMBEDDED, RELEASED, ModelEntry, suggest_name
-from vivace.hub.download import CACHE_PREFIX, WEIGHTS, download, model_cache
+from vivace.hub.download import CACHE_PREFIX, download, model_cache
 
 NEEDED = ("config.json", "vocab.json", "merges.txt", "tokenizer_config.json")
 CODEC = "speech_tokenizer"  # the codec's folder inside a checkpoint folder

@@ -14,11 +14,6 @@ def _speakers(tts: TTS) -> tuple[str, ...]:
     return tuple(speakers) if tts.model_type != "base" else ()
 
 
-def _clones_in_context(tts: TTS) -> bool:
-    checkpoint = tts.checkpoint
-    return checkpoint.config.can_clone and checkpoint.codec_config.has_encoder
-
-
 @dataclass(frozen=True, slots=True)
 class Card:
     name: str
@@ -46,7 +41,7 @@ class Card:
             width=config.talker_config.hidden_size,
             follows_instruct=config.honours_instruct,
             can_clone=config.can_clone,
-            can_clone_in_context=_clones_in_context(tts),
+            can_clone_in_context=tts.checkpoint.can_clone_in_context,
             device=str(tts.device),
             backend=tts.engine.backend.name,
         )
@@ -62,7 +57,7 @@ class Card:
             speakers=_speakers(tts),
             follows_instruct=config.honours_instruct,
             can_clone=config.can_clone,
-            can_clone_in_context=_clones_in_context(tts),
+            can_clone_in_context=tts.checkpoint.can_clone_in_context,
         )
 
     @property

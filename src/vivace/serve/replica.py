@@ -19,6 +19,7 @@ from fastapi import FastAPI
 from vivace.errors import EngineError, RequestError, TTSError
 from vivace.serve.app import create_app
 from vivace.serve.context import ServeContext
+from vivace.serve.server import RESPONSE_FLUSH_TIMEOUT_S
 from vivace.serve.setting_sources import by_field_name, resolve_settings
 from vivace.serve.settings import ServeSettings
 
@@ -27,7 +28,6 @@ log = logging.getLogger(__name__)
 CPU_STREAMS, GPU_STREAMS = 256, 8  # of one model, if `max_streams` is not set
 TARGET_LOAD = 0.75  # share of busy slots above which Ray starts another replica
 ROUTE_UPDATE_S = 2.0  # until every proxy stops sending requests to a stopping replica
-RESPONSE_FLUSH_TIMEOUT_S = 5.0
 POLL_S = 0.25
 PROXY_SETTINGS = ("host", "port", "workers", "tls_cert", "tls_key", "wyoming_port", "zeroconf")
 DEFAULTS: dict[str, Any] = {"max_queue": 64}  # further requests go to another replica

@@ -30,7 +30,7 @@ from wyoming.tts import SynthesizeStopped
 from vivace.live_text import LiveText
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, RefusedError, describe
-from vivace.serve.protocol import num_unsent
+from vivace.serve.protocol import CLOSE_TIMEOUT_S, num_unsent
 from vivace.serve.request import LATER, SpeechRequest
 from vivace.serve.session import Session
 from vivace.serve.speak import SpeechReport, SpeechSink, Words, prepare, speak
@@ -52,7 +52,6 @@ from vivace.serve.wyoming.frames import encode_event, read_event
 
 log = logging.getLogger(__name__)
 
-CLOSE_TIMEOUT_S = 2.0  # for the client to read the last event
 WIDTH = 2  # bytes per sample
 
 

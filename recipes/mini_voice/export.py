@@ -125,12 +125,14 @@ def talker_config(settings: SimpleNamespace, text_size: int) -> Config:
 
 def codec_config(settings: SimpleNamespace, *, is_encoder_trained: bool) -> Config:
     codec = vars(settings.codec)
-    mimi = vars(settings.codec_encoder if is_encoder_trained else settings.mimi)
+    mimi = dict(vars(settings.codec_encoder if is_encoder_trained else settings.mimi))
+    delay = mimi.pop("delay", 0)
     width = codec["codebook_dim"] // 2
     return {
         "architectures": ["Qwen3TTSTokenizerV2Model"],
         "model_type": "qwen3_tts_tokenizer_12hz",
         "encoder_valid_num_quantizers": codec["num_quantizers"],
+        **({"encoder_delay": delay} if delay else {}),
         "input_sample_rate": 24000,
         "output_sample_rate": 24000,
         "decode_upsample_rate": 1920,

@@ -91,9 +91,11 @@ def codebook_vectors(encoder: CodecEncoder) -> Tensor:
 
 
 @torch.no_grad()
-def agreement(encoder: CodecEncoder, trainer: CodecTrainer, recordings: list[Tensor]) -> Tensor:
+def agreement(
+    encoder: CodecEncoder, trainer: CodecTrainer, recordings: list[Tensor], delay: int
+) -> Tensor:
     """The share of frames in which both encoders give the same code, for each codebook."""
     num_books, same = len(trainer.books.usage), []
     for samples in recordings:
-        same.append(encoder(samples, num_books) == trainer.encode(samples[None])[0])
+        same.append(encoder(samples, num_books, delay) == trainer.encode(samples[None])[0])
     return torch.cat(same).float().mean(0)

@@ -43,7 +43,7 @@ def main() -> None:
         samples = F.pad(torch.from_numpy(wave), (0, -len(wave) % FRAME)).to(DEVICE)
         codes = trainer.encode(samples[None])
         if encoder is not None:
-            released = encoder(samples, codes.shape[-1])[None]
+            released = encoder(samples, codes.shape[-1], settings.codec_encoder.delay)[None]
             same.append((released == codes)[0].float())
             codes = released
         made = trainer.decoder(codes, CausalState())[0].float()

@@ -7,9 +7,10 @@ Codebooks and projections are those of the codec and do not change. Writes
 codec_encoder.safetensors, which `export` reads; a file in `--out` is continued, and only judged
 with `--seconds 0`.
 
-The training encoder looks up to eight frames ahead. The released layout is causal: the vector of
-frame i depends on the samples up to the end of frame i. The later codes therefore cannot all agree.
-The decoded speech is compared too, so that codes that differ still give similar speech.
+The training encoder looks up to eight frames ahead. The released layout is causal: its vector i
+depends on the samples up to the end of frame i. It therefore learns to give the vector of frame i
+`codec_encoder.delay` frames later. The decoded speech is compared too, so that codes that differ
+still give similar speech.
 """
 
 from __future__ import annotations
@@ -81,6 +82,9 @@ class Stage:
         self, settings: SimpleNamespace, store: Store, trainer: CodecTrainer, encoder: CodecEncoder
     ) -> None:
         self.config, self.store, self.encoder = settings.train_encoder, store, encoder
+        self.delay = settings.codec_encoder.delay
+        if not 0 <= self.delay <= self.config.lookahead_frames:
+            raise SystemExit("codec_encoder.delay must be from 0 to train_encoder.lookahead_frames")
         self.trainer = trainer.eval().requires_grad_(False)
         self.trainer.dropout = 0.0
         self.tables = codebook_vectors(encoder)
@@ -172,9 +176,10 @@ class Stage:
     def step(self) -> dict[str, Tensor]:
         config, samples = self.config, self.crop()
         target = self.target(samples)
+        heard = samples[:, : (config.crop_frames + self.delay) * FRAME]
         samples = samples[:, : config.crop_frames * FRAME]
         with autocast(config.precision):
-            latents = self.encoder.latents(add_noise(samples, config.noise_db))
+            latents = self.encoder.latents(add_noise(heard, config.noise_db))[..., self.delay :]
         first, rest = self.trainer.branches(latents.float())
         latent = self.latent_loss(first, rest, target)
         code = self.code_loss(first, rest, target)
@@ -203,12 +208,12 @@ def dev_recordings(settings: SimpleNamespace, part: Part) -> list[Tensor]:
 
 @torch.no_grad()
 def decoded_mel(
-    encoder: CodecEncoder, trainer: CodecTrainer, recordings: list[Tensor], mel: MelLoss
+    encoder: CodecEncoder, trainer: CodecTrainer, recordings: list[Tensor], mel: MelLoss, delay: int
 ) -> tuple[float, float]:
     """Mean mel distance after the codec, with the codes of each encoder."""
     found = []
     for samples in recordings:
-        codes = encoder(samples, len(trainer.books.usage))
+        codes = encoder(samples, len(trainer.books.usage), delay)
         made = trainer.decoder(codes[None], CausalState())[0].float()
         of_both = (made, train_codec.round_trip(trainer, samples))
         found.append(torch.stack([mel(one[None], samples[None]) for one in of_both]))
@@ -225,11 +230,11 @@ def judge(settings: SimpleNamespace, store: Store, stage: Stage, log: Log, steps
     encoder, trainer = stage.encoder.eval(), stage.trainer
     num_frames = int(settings.train_encoder.long_s * SAMPLE_RATE) // FRAME
     joined = torch.cat(recordings)[: num_frames * FRAME]
-    own, training = decoded_mel(encoder, trainer, recordings, stage.mel)
+    own, training = decoded_mel(encoder, trainer, recordings, stage.mel, stage.delay)
     log(
         "encoder", steps=steps, mel_encoder=own, mel_training_encoder=training,
-        agreement=str(_rounded(agreement(encoder, trainer, recordings))),
-        agreement_long=str(_rounded(agreement(encoder, trainer, [joined]))),
+        agreement=str(_rounded(agreement(encoder, trainer, recordings, stage.delay))),
+        agreement_long=str(_rounded(agreement(encoder, trainer, [joined], stage.delay))),
     )  # fmt: skip
 
 

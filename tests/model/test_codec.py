@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -113,3 +114,17 @@ def test_encoded_codes_equal_official_ones(
     samples = torch.from_numpy(waves.synthetic_wave(SECONDS[name]))
     codes = tiny("base").codec.encode(samples)
     assert np.array_equal(codes.numpy(), official[f"encode.{name}"].numpy())
+
+
+@pytest.mark.parametrize("num_samples", [4 * SAMPLES_PER_FRAME, 4 * SAMPLES_PER_FRAME - 700])
+def test_encoder_delay_drops_first_codes_and_reads_silence(
+    tiny: Callable[[str], Tiny], num_samples: int
+) -> None:
+    codec = copy.copy(tiny("base").codec)
+    samples = 0.1 * torch.randn(num_samples, generator=torch.Generator().manual_seed(8))
+    silence = torch.zeros(7 * SAMPLES_PER_FRAME - num_samples)
+    expected = codec.encode(torch.cat((samples, silence)))[3:]
+    codec.config = dataclasses.replace(codec.config, encoder_delay=3)
+    codes = codec.encode(samples)
+    assert codes.shape == (4, codec.config.encoder_valid_num_quantizers)
+    assert torch.equal(codes, expected)

@@ -132,6 +132,36 @@ def test_target_of_crop_equals_codes_of_whole_recording(
     assert float(stage.weights.sum()) == pytest.approx(1)
 
 
+def test_encoder_learns_vector_of_each_frame_after_its_delay(
+    stage: Stage, trainer: CodecTrainer, settings: SimpleNamespace
+) -> None:
+    samples, size = stage.crop(), settings.train_encoder.crop_frames
+    stage.crop = lambda: samples  # type: ignore[method-assign]
+    losses = []
+    for delay in (stage.delay, stage.delay - 1):
+
+        def late(heard: Tensor, delay: int = delay) -> Tensor:
+            assert heard.shape[1] == (size + stage.delay) * FRAME
+            vectors = trainer.encoder(samples)[..., : size + stage.delay - delay]
+            return nn.functional.pad(vectors, (delay, 0)).detach().requires_grad_()
+
+        stage.encoder.latents = late  # type: ignore[method-assign]
+        losses.append(float(stage.step()["latent"]))
+    assert losses[0] == pytest.approx(0, abs=1e-9)
+    assert losses[1] > 0.1
+
+
+def test_delay_beyond_lookahead_is_refused(
+    settings: SimpleNamespace, store: Store, trainer: CodecTrainer
+) -> None:
+    from recipes.mini_voice import released_encoder, train_encoder
+
+    settings.codec_encoder.delay = settings.train_encoder.lookahead_frames + 1
+    encoder = released_encoder.build(settings, trainer)
+    with pytest.raises(SystemExit, match=r"codec_encoder\.delay"):
+        train_encoder.Stage(settings, store, trainer, encoder)
+
+
 def test_losses_of_exact_vectors_are_zero_and_fall_in_training(stage: Stage) -> None:
     samples = stage.crop()
     target = stage.target(samples)
@@ -175,13 +205,14 @@ def test_quantizer_is_not_trained(stage: Stage) -> None:
 class ExactLatents(nn.Module):
     """Stands for the layers before the quantizer and gives the training encoder's vectors."""
 
-    def __init__(self, trainer: CodecTrainer) -> None:
+    def __init__(self, trainer: CodecTrainer, delay: int) -> None:
         super().__init__()
-        self.trainer = trainer
+        self.trainer, self.delay = trainer, delay
 
     def forward(self, samples: Tensor) -> Tensor:
-        padded = nn.functional.pad(samples[:, 0], (0, -samples.shape[-1] % FRAME))
-        return self.trainer.encoder(padded)
+        assert samples.shape[-1] % FRAME == 0
+        vectors = self.trainer.encoder(samples[:, 0, : -self.delay * FRAME])
+        return nn.functional.pad(vectors, (self.delay, 0))
 
 
 @pytest.mark.parametrize("speaker", [0, 1])
@@ -204,12 +235,13 @@ def test_exported_quantizer_gives_codes_of_training_encoder(
     export.export(settings, folder, folder, tmp_path / "voice")
     codec = load_codec(tmp_path / "voice" / "speech_tokenizer", torch.device("cpu"))
     assert codec.config.encoder_valid_num_quantizers == settings.codec.num_quantizers
+    assert codec.config.encoder_delay == settings.codec_encoder.delay == 6
     samples = torch.from_numpy(tones(20, 8)) / 32768
     samples = samples[: 20 * FRAME - 700]
     with torch.no_grad():
         codes = codec.encode(samples)
         assert codes.shape == (20, settings.codec.num_quantizers)
-        exact = ExactLatents(trainer)
+        exact = ExactLatents(trainer, settings.codec_encoder.delay)
         codec.encoder.encoder, codec.encoder.encoder_transformer = exact, nn.Identity()  # type: ignore[assignment]
         codec.encoder.downsample = nn.Identity()  # type: ignore[assignment]
         expected = trainer.encode(nn.functional.pad(samples[None], (0, 700)))[0]

@@ -49,7 +49,9 @@ class Codec(nn.Module):
         self.config.require_encoder("convert audio to codes", "use a released codec")
         num_frames = -(-len(samples) // self.config.encode_downsample_rate)
         with full_precision():
-            codes = self.encoder(samples, self.config.encoder_valid_num_quantizers)
+            codes = self.encoder(
+                samples, self.config.encoder_valid_num_quantizers, self.config.encoder_delay
+            )
         return codes[:num_frames]
 
     def decode(self, codes: Tensor, state: CausalState | None = None) -> Tensor:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vivace.model.cache import attend_causally
 from vivace.model.config import CodecEncoderConfig
 from vivace.model.conv import StridedConv1d
+from vivace.model.dimensions import DOWNSAMPLE_STRIDE
 from vivace.model.layers import Linear, Rope, ScaledBlock
 from vivace.model.quantizer import SplitEncoderQuantizer
 
@@ -87,11 +90,13 @@ def _block(config: CodecEncoderConfig) -> ScaledBlock:
 class CodecEncoder(nn.Module):
     def __init__(self, config: CodecEncoderConfig) -> None:
         super().__init__()
+        self.frame = DOWNSAMPLE_STRIDE * math.prod(config.upsampling_ratios)  # samples
         self.encoder = ConvEncoder(config)
         self.encoder_transformer = EncoderTransformer(config)
         self.downsample = StridedConv1d(
-            config.hidden_size, config.hidden_size, 4, stride=2, bias=False, pad_mode="replicate"
-        )
+            config.hidden_size, config.hidden_size, 4, stride=DOWNSAMPLE_STRIDE, bias=False,
+            pad_mode="replicate",
+        )  # fmt: skip
         self.quantizer = SplitEncoderQuantizer(
             config.num_semantic_quantizers,
             config.num_quantizers,
@@ -109,6 +114,12 @@ class CodecEncoder(nn.Module):
         x = self.encoder_transformer(x.transpose(1, 2)).transpose(1, 2)
         return self.downsample(x)
 
-    def forward(self, samples: Tensor, num_codes: int) -> Tensor:
-        """One recording [n] to its first `num_codes` codes of every frame, [T, num_codes]."""
-        return self.quantizer(self.latents(samples[None]), num_codes)
+    def forward(self, samples: Tensor, num_codes: int, delay: int = 0) -> Tensor:
+        """One recording [n] to its first `num_codes` codes of every frame, [T, num_codes].
+
+        An encoder that was trained with a `delay` gives the codes of frame i after frame i + delay.
+        It therefore reads that many frames of silence after the recording.
+        """
+        if delay:
+            samples = F.pad(samples, (0, -len(samples) % self.frame + delay * self.frame))
+        return self.quantizer(self.latents(samples[None])[..., delay:], num_codes)

@@ -266,6 +266,7 @@ class CodecConfig:
     encode_downsample_rate: int
     decoder_config: CodecDecoderConfig
     encoder_config: CodecEncoderConfig
+    encoder_delay: int = 0  # frames that the encoder reads after a frame before it gives its codes
 
     @property
     def has_encoder(self) -> bool:

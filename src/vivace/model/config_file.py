@@ -43,6 +43,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "sample_rate": SAMPLE_RATES,
     "decode_upsample_rate": (1, 10**6),
     "encode_downsample_rate": (1, 10**6),
+    "encoder_delay": (0, 64),
     "dilation_growth_rate": (1, 64),
     "enc_dilations": (1, 64),
     "max_utterance_chars": (20, 10_000),

@@ -23,6 +23,7 @@ from torch import nn
 
 from recipes.mini_voice import talker_files
 from recipes.mini_voice.common import initialise, load_half
+from recipes.mini_voice.reading import LETTER_NAMES
 from recipes.mini_voice.settings import (
     decoder_config,
     load_settings,
@@ -64,7 +65,7 @@ def model_config(settings: SimpleNamespace, tokenizer: TextTokenizer, text_size:
         # silence_rms give a seam the length and level of the voice's silence between sentences.
         "reading_config": {
             "normalize": True,
-            "letter_names": {"A": "eh"},
+            "letter_names": LETTER_NAMES,
             "strip_end": True,
             "plain_breaks": True,
             "plain_ellipsis": True,

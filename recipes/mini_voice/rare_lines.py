@@ -17,9 +17,11 @@ from pathlib import Path
 from recipes.mini_voice.hard_lines import HardLines
 from recipes.mini_voice.layout_lines import LayoutLines
 from recipes.mini_voice.lines import load_lines, save_lines
+from recipes.mini_voice.reading import LETTER_NAMES
 from recipes.mini_voice.settings import load_settings, parser
 from recipes.mini_voice.talk_lines import TalkLines
 from recipes.mini_voice.templates import JOINS, template_lines
+from vivace.text.letter_names import LetterNames
 from vivace.text.normalize import normalize_text
 
 TEXTS = Path(__file__).parents[2] / "benchmarks" / "texts"
@@ -64,13 +66,15 @@ class Writer:
     def lines(self, count: int) -> list[str]:
         makers: list[tuple[Callable[[], str], int]] = [
             (self._sentence, 26), (self._list, 7), (self._few, 10), (self._named, 10),
-            (self._paragraph, 15), (self._joined, 7), (self._hard.line, 25), (self._talk.line, 30),
+            (self._paragraph, 15), (self._joined, 7), (self._hard.line, 25), (self._talk.line, 36),
             (self._layout.line, 18),
         ]  # fmt: skip
         functions, weights = zip(*makers, strict=True)
         found: dict[str, None] = {}
         while len(found) < count:
             line = normalize_text(self._rng.choices(functions, weights)[0]())
+            if self._rng.random() < 0.5:  # the front end respells letters before the talker
+                line = with_letter_names(line)
             if line.isascii() and any(letter.isalpha() for letter in line):
                 found[line] = None
         return list(found)
@@ -144,6 +148,12 @@ class Writer:
                 f"Doctor {a} wrote a book about {word} and {other}.",
             )
         )
+
+
+def with_letter_names(line: str) -> str:
+    """The line as the front end gives it to the voice: letters respelled in spelled words."""
+    names = LetterNames(LETTER_NAMES)
+    return names.feed(line) + names.finish()
 
 
 def words_of(line: str) -> str:

@@ -1,7 +1,8 @@
 """Training lines of conversation, of kinds that `hard_lines` and `templates` do not make.
 
-Interjections, quoted speech, unstressed function words (above all at the start of a sentence),
-sequences of letters, names and handles. The caller must normalize them.
+Interjections, single words and very short sentences, quoted speech, unstressed function words
+(above all at the start of a sentence), sequences of letters, names and handles. The caller must
+normalize them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,12 @@ from collections.abc import Callable
 from recipes.mini_voice.templates import CITIES, CLAUSES, FIRST, LAST, OBJECTS, THINGS, VERBS
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-# The teacher spells "Shh", "Brr" and "Tsk" letter by letter, so they are not here.
+VOWEL_LETTERS = "AEIO"  # A is the most difficult one: it is also a word
+# Interjections that the voice of run 10 misread. "Brr", "Tsk" and "Pfft" are not here: the teacher
+# spells them letter by letter.
+MISREAD = (
+    "Ugh", "Hmm", "Phew", "Shh", "Psst", "Mm-hmm", "Uh-huh", "Ha ha", "Aha", "Oops", "Wow", "Ouch",
+)  # fmt: skip
 INTERJECTIONS = (
     "Ha ha", "Ha ha ha", "Hahaha", "Hmm", "Mm-hmm", "Mhm", "Uh-huh", "Uh-oh", "Uh", "Um", "Oh",
     "Oh no", "Oh well", "Oh my", "Oh yes", "Oh dear", "Ah", "Aha", "Ah yes", "Aw", "Wow", "Ouch",
@@ -21,6 +27,35 @@ INTERJECTIONS = (
     "Well", "Well, well", "Okay", "Right", "Ahem", "Alas", "Bravo", "Cheers", "My goodness",
     "Good grief", "Come on", "Yes", "No", "Yes, yes", "No, no, no", "Now, now", "There, there",
 )  # fmt: skip
+WORDS = (
+    "You", "Me", "Us", "Them", "Him", "Her", "It", "They", "We", "He", "She", "This", "That",
+    "These", "Those", "Mine", "Yours", "Ours", "Theirs", "Here", "There", "Now", "Then", "Today",
+    "Tonight", "Soon", "Later", "Never", "Always", "Often", "Again", "Perhaps", "Sure", "Fine",
+    "Good", "Great", "Nice", "Wrong", "True", "False", "Please", "Sorry", "Hi", "Bye", "Goodbye",
+    "Welcome", "Wait", "Go", "Come", "Look", "Listen", "Run", "Help", "Sit", "Stay", "Next", "Last",
+    "First", "Done", "Ready", "Enough", "More", "Less", "Both", "All", "None", "Nothing",
+    "Everything", "Someone", "Nobody", "Everyone", "What", "Who", "Where", "When", "How", "Which",
+    "Really", "Exactly", "Indeed", "Quite", "Almost", "Up", "Down", "In", "Out", "On", "Off", "And",
+    "But", "Or", "So", "If", "Because", "As", "At", "Of", "To", "For", "With", "From", "By", "Left",
+    "Red", "Blue", "Black", "White", "One", "Two", "Three", "Ten", "Home", "Water", "Coffee", "Tea",
+    "Monday", "Sunday", "North", "South", "Inside", "Outside", "Alone", "Together", "Impossible",
+)  # fmt: skip
+SHORT = (
+    "No way", "Why not", "Of what", "To whom", "Who else", "What now", "So what", "Not me",
+    "Not now", "Not here", "You too", "Right here", "Over there", "Come here", "Go home",
+    "Sit down", "Stand up", "Hold on", "Hang on", "Look out", "Calm down", "Slow down", "Hurry up",
+    "Let's go", "Let me see", "I see", "I know", "I do", "I did", "I can", "I will", "I won't",
+    "You can", "You did", "You are", "We are", "It is", "It was", "He did", "She is", "They do",
+    "That's it", "That's all", "That's right", "What is it", "Who is it", "Who are you",
+    "Where to", "How so", "How come", "How much", "How many", "Since when", "Says who", "Do it",
+    "Try it", "Take it", "Use it", "Leave it", "Got it", "Forget it", "All of it", "Some of them",
+    "One of us", "None at all", "Not at all", "At last", "At once", "In time", "On time",
+    "Too late", "Too soon", "Too bad", "Very well", "Well done", "Good job", "Good luck",
+    "Good morning", "Good evening", "Good point", "Thank you", "Thanks a lot", "No thanks",
+    "Yes please", "Is it", "Are you", "Did he", "Can we", "May I", "Shall we", "Yes, sir", "As if",
+    "If only", "Or not", "And you", "But why", "Nor do I", "Not a word", "For what", "With whom",
+)  # fmt: skip
+WITH_A = ("AI", "AAA", "AA", "USA", "CIA", "FAQ", "ATM", "NBA", "MBA", "AWS", "API", "NASA", "DNA")
 SAID = ("said", "asked", "replied", "whispered", "shouted", "answered", "cried", "muttered")
 ANSWERS = (
     "Yes", "No", "Yes, please", "No, thanks", "Yes, sir", "Oh, yes", "Not yet", "Of course",
@@ -60,6 +95,7 @@ TAGS = (
     "isn't it", "do you", "aren't they", "was he", "didn't she", "can we", "haven't you", "is it",
     "won't it", "could they", "am I", "would you", "shall we", "has he", "weren't we", "does it",
 )  # fmt: skip
+ENDS = (".", ".", "!", "?")
 ADJECTIVES = ("old", "big", "small", "fast", "tall", "cold", "dark", "loud", "soft", "short", "new")
 
 
@@ -69,8 +105,9 @@ class TalkLines:
     def __init__(self, names: list[str], rng: random.Random) -> None:
         self._rng, self._names = rng, names
         makers: list[tuple[Callable[[], str], int]] = [
-            (self._interjection, 20), (self._quote, 20), (self._function_words, 34),
-            (self._letters, 14), (self._handle, 12),
+            (self._interjection, 20), (self._short, 14), (self._quote, 18),
+            (self._function_words, 30), (self._letters, 12), (self._vowel_letters, 8),
+            (self._handle, 14),
         ]  # fmt: skip
         self._makers, self._weights = zip(*makers, strict=True)
 
@@ -92,8 +129,8 @@ class TalkLines:
 
     def _interjection(self) -> str:
         rng = self._rng
-        one, two = rng.choice(INTERJECTIONS), rng.choice(INTERJECTIONS)
-        clause, end = rng.choice(CLAUSES), rng.choice((".", ".", "!", "?"))
+        one, two = rng.choice(MISREAD if rng.random() < 0.5 else INTERJECTIONS), rng.choice(MISREAD)
+        clause, end = rng.choice(CLAUSES), rng.choice(ENDS)
         return self._pick(
             f"{one}{end}",
             f"{one}, {clause}.",
@@ -106,6 +143,27 @@ class TalkLines:
             f'"{one}!" {self._name()} {rng.choice(SAID)}. "{clause.capitalize()}."',
             f"{one}, {self._name()}, {clause}.",
             f"{one}, can you {self._task()}?",
+        )
+
+    def _short(self) -> str:
+        """Single words and very short sentences, alone and in rows."""
+        rng, (one, two, three) = self._rng, self._rng.sample(WORDS, 3)
+        some, other = rng.sample(SHORT, 2)
+        end, end_too = rng.choices(ENDS, k=2)
+        return self._pick(
+            f"{one}{end}",
+            f"{one}{end}",
+            f"{some}{end}",
+            f"{some}{end}",
+            f"{one}{end} {two}{end_too}",
+            f"{one}. {two}. {three}.",
+            f"{one}, {two.lower()}, {three.lower()}{end}",
+            f"{some}{end} {other}{end_too}",
+            f"{one}. {some}{end}",
+            f"{some}{end} {rng.choice(CLAUSES).capitalize()}.",
+            f"{some}, {self._name()}{end}",
+            f"{self._name()}{end}",
+            f"{self._name()}? {some}{end}",
         )
 
     def _quote(self) -> str:
@@ -172,9 +230,30 @@ class TalkLines:
             f"the {''.join(some[:3])}'s {rng.choice(THINGS)} are in {rng.choice(CITIES)}.",
         )
 
+    def _vowel_letters(self) -> str:
+        """Letters beside A, and other letters that are also words or sounds."""
+        rng = self._rng
+        own = "".join(rng.sample([*rng.choices(LETTERS, k=2), rng.choice(VOWEL_LETTERS), "A"], 4))
+        one = rng.choice(WITH_A) if rng.random() < 0.5 else own[: rng.randint(2, 4)]
+        two, number = rng.choice(WITH_A), rng.randint(2, 12)
+        return self._pick(
+            f"{one}.",
+            f"the {one} {rng.choice(THINGS)} are in {rng.choice(CITIES)}.",
+            f"is it {one} or {two}?",
+            f"{one}, {two} and {own}.",
+            f"what does {one} stand for?",
+            f"{self._name()} uses {one} to {self._task()}.",
+            f"{one} and {two} are not the same.",
+            f"it takes {number} {one} batteries.",
+            f"{self._name()} said {one}, not {two}.",
+            f"ask the {one}.",
+            f"{rng.choice(CLAUSES)}, says the {one}.",
+            f"{one} {number} and {two} {number + 1}.",
+        )
+
     def _handle(self) -> str:
         rng, first, last = self._rng, self._name(), self._surname()
-        link = rng.choice(("", "_", ".", ""))
+        link = rng.choice(("", "_", "_", ""))
         number = rng.choice(("", "", str(rng.randint(1, 99))))
         handle = f"@{first.lower()}{link}{last.lower() if link else last}{number}"
         return self._pick(
@@ -186,4 +265,6 @@ class TalkLines:
             f"is {first} {last} there, or {self._name()}?",
             f"{first}, this is {last}. {last}, this is {first}.",
             f"ask {handle}, not {first}.",
+            f"{handle}, {rng.choice(CLAUSES)}.",
+            f"a message from {handle}: {rng.choice(SHORT)}!",
         )

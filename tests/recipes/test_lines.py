@@ -37,6 +37,9 @@ SENTENCES = [
         ("Anna\tten apples", "Anna, ten apples"),
         ("Wait... what?", "Wait, what?"),
         ("So . . . yes...", "So, yes."),
+        ("Shh, listen. Shhh!", "[Shh](/ʃʃʃ/), listen. [Shhh](/ʃʃʃʃ/)!"),
+        ("Ugh, the laughs.", "[Ugh](/ˈʌɡ/), the laughs."),
+        ("The eh I said so.", "The eh I said so."),
     ],
 )
 def test_teacher_reads_plain_text_in_known_spellings(written: str, read: str) -> None:
@@ -77,6 +80,23 @@ def test_lines_of_every_kind_are_read_without_breaks_and_quotes(teacher: Path) -
         assert not set('\n\t"') & set(for_teacher(line)), line
     again = Writer(teacher, SENTENCES, seed=3).lines(1500)
     assert lines == again
+
+
+def test_talk_lines_have_interjections_short_sentences_and_letters_beside_a() -> None:
+    from recipes.mini_voice.rare_lines import with_letter_names
+    from recipes.mini_voice.talk_lines import MISREAD, SHORT, WORDS, TalkLines
+    from vivace.text.normalize import normalize_text
+
+    talk = TalkLines(["Anna", "Weber"], random.Random(4))
+    lines = [normalize_text(talk.line()) for _ in range(3000)]
+    for word in MISREAD:
+        assert sum(word.lower() in line.lower() for line in lines) > 20, word
+    for short in (WORDS, SHORT):
+        assert len({line[:-1] for line in lines} & set(short)) > 20
+    for part in ("A I", "at anna", "underscore"):
+        assert any(part in line for line in lines), part
+    assert not any("@" in line for line in lines)
+    assert with_letter_names("Ask the A I. A cat.") == "Ask the eh I. A cat."
 
 
 def test_rare_lines_leave_out_benchmarks_and_known_lines(

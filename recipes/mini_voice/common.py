@@ -175,6 +175,7 @@ class Step:
     ) -> None:  # fmt: skip
         self.name, self._run, self._reset = name, run, reset
         self._graph: torch.cuda.CUDAGraph | None = None
+        self.has_failed = False  # the graph could not be captured
         self._kept: list[Any] = []
         self.outputs: dict[str, Tensor] = {}
         if use_graph and DEVICE.type == "cuda":
@@ -204,7 +205,7 @@ class Step:
         except Exception as error:  # a failed capture must not end the run
             torch.cuda.synchronize()
             print(f"{self.name}: no graph ({type(error).__name__}: {error})", flush=True)
-            self._graph = None
+            self._graph, self.has_failed = None, True
         self._reset()
 
     def __call__(self) -> dict[str, Tensor]:

@@ -111,11 +111,14 @@ class SpeakerLoss(nn.Module):
         self.network, self.mels, self.dither = load_packed(network), KaldiMels(), dither
 
     def forward(self, made: Tensor, true: Tensor) -> Tensor:
-        both = torch.cat((made, true))
-        with torch.autocast(both.device.type, enabled=False):
-            mels = self.mels(to_16k(both + self.dither * torch.randn_like(both)))
-        found, wanted = F.normalize(self.network(mels).float(), dim=-1).chunk(2)
-        return 1 - (found * wanted).sum(-1).mean()
+        with torch.no_grad():
+            wanted = self._vectors(true)
+        return 1 - (self._vectors(made) * wanted).sum(-1).mean()
+
+    def _vectors(self, samples: Tensor) -> Tensor:
+        with torch.autocast(samples.device.type, enabled=False):
+            mels = self.mels(to_16k(samples + self.dither * torch.randn_like(samples)))
+        return F.normalize(self.network(mels).float(), dim=-1)
 
 
 if __name__ == "__main__":

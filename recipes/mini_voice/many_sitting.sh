@@ -7,8 +7,8 @@
 # read:    hibari begins to read on all cores, and goes on after this call has returned.
 # codec:   Kokoro reads on the GPU; beside it encoder, codebooks and decoder of all speakers, from the
 #          carried codec; then the codes of all lines.
-# decoder: the decoder with discriminators; beside it the speaker encoder, and the codes of further
-#          lines of the first speaker.
+# decoder: the decoder with discriminators, and in mean/ the mean of the decoders of its last minutes;
+#          beside it the speaker encoder, and the codes of further lines of the first speaker.
 # talker:  talker and predictor of the presets and of speaker vectors, from the carried talker; beside
 #          them, for ENCODER seconds (300), the codec's encoder in the released layout.
 # check:   `codec`, `decoder` and `talker` for SECONDS each, with generated files in FOLDER.
@@ -28,7 +28,7 @@ say() { echo "== $(($(date +%s) - begun)) s: $*"; }
 books=${BOOKS:-8} margin=${MARGIN:-25} # seconds at the end of a part, to write its files
 
 if [ "$part" = check ]; then
-  export WORK="$carry/work" OUT="$carry/out" MARGIN=4 CODEC=8 SPEAKERS=3 ENCODER=5 READ=10 MORE_BEFORE_END=10
+  export WORK="$carry/work" OUT="$carry/out" MARGIN=4 KEEP_S=2 CODEC=8 SPEAKERS=3 ENCODER=5 READ=10 MORE_BEFORE_END=10
   export FIRST_SHARDS=1 READERS=2 HEART_WORKERS=2 MORE_WORKERS=2
   "$python" -m recipes.mini_voice.fake_carry --out "$carry/files" $smoke --lines "${LINES_EACH:-24}" || exit 1
   for one in codec decoder talker; do
@@ -55,6 +55,8 @@ common=(--set 'data.speakers=["heart", "michael", "training_voices"]' --set "cod
 [ -d "$carry/eres2net" ] && common+=(--set "train_codec.speaker_weight=${SPEAKER_WEIGHT:-0.05}"
   --set "train_gan.speaker_weight=${SPEAKER_SHARE:-0.3}")
 [ -n "$smoke" ] && common+=(--smoke)
+# The codec loses most words at the start of an utterance.
+[ -n "$smoke" ] || common+=(--set train_codec.num_starts=16)
 [ -n "${NO_GRAPH:-}" ] && common+=(--no-graph)
 for item in ${SETS:-}; do common+=(--set "$item"); done
 stage() { # name, time limit in seconds, options
@@ -143,6 +145,22 @@ train_codec_part() {
   tar czf "$out/codec.tgz" -C "$work" codec/{utterances.npz,log.jsonl}
 }
 
+keep_decoders() { # a copy of the decoder after every minute; `train_gan` writes its averages
+  local number=10
+  rm -rf "$work/kept" "$work/mean"
+  while sleep "${KEEP_S:-60}"; do
+    cmp -s "$work/codec/decoder.safetensors" "$work/kept/$number/decoder.safetensors" && continue
+    mkdir -p "$work/kept/$((++number))" && cp "$work/codec/decoder.safetensors" "$work/kept/$number/"
+  done
+}
+
+average_kept() { # the last decoder and three of the minutes before; the first one is of the codec stage
+  local kept=("$work"/kept/*)
+  [ ${#kept[@]} -ge 4 ] || { echo "no mean of ${#kept[@]} decoders"; return; }
+  stage average_decoders 30 "$work/codec" "${kept[@]: -3}" --out "$work/mean" &&
+    mkdir -p "$out/mean" && cp "$work/mean/decoder.safetensors" "$out/mean/"
+}
+
 train_decoder_part() {
   import_known || return 1
   from_carry
@@ -160,8 +178,12 @@ train_decoder_part() {
     "${common[@]}" --set "data.num_workers=${MORE_WORKERS:-12}" --resume "$work/codec" --out "$work/all" \
     --seconds "$(left "${MORE_BEFORE_END:-60}")" > "$work/more.log" 2>&1 &
   local more=$!
+  keep_decoders > /dev/null 2>&1 &
+  local keeping=$!
   stage train_gan "$(left 0)" --as-read --resume "$work/codec" --out "$work/codec" --until "$(left $margin)" 2>&1 |
     tee "$work/gan.log" | grep -v "MiB$" | tail -n 8
+  kill $keeping
+  average_kept > "$work/mean.log" 2>&1 || tail -n 5 "$work/mean.log"
   wait $leads || tail -n 5 "$work/leads.log"
   wait $speakers || tail -n 20 "$work/speakers.log"
   wait $more || tail -n 20 "$work/more.log"

@@ -6,8 +6,10 @@ encoder.safetensors (not shipped) and decoder.safetensors.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -35,6 +37,7 @@ from recipes.mini_voice.mels import MelLoss
 from recipes.mini_voice.settings import FRAME, LABEL, decoder_config, load_settings, parser
 from recipes.mini_voice.snake import use_fast_snake
 from recipes.mini_voice.store import Store, gather
+from recipes.mini_voice.voices import TRAINING_VOICES
 from vivace.model.codec_decoder import CodecDecoder
 
 
@@ -86,10 +89,36 @@ def speaker_loss(settings: SimpleNamespace, stage: str) -> SpeakerLoss | None:
     return SpeakerLoss(network, settings.train_gan.dither).to(DEVICE)
 
 
+def training_voice_rows(settings: SimpleNamespace) -> slice:
+    """The rows of a batch to which the speaker loss applies: those of the training voices.
+
+    Presets need no help to keep their speaker, and the loss takes a third of the time.
+    """
+    names = settings.data.speakers
+    return slice(names.index(TRAINING_VOICES) if TRAINING_VOICES in names else 0, None, len(names))
+
+
+class WithSpeakerLoss(Protocol):
+    speaker: SpeakerLoss | None
+
+    def drop_speaker_loss(self) -> None: ...
+
+
+def fast_step(stage: WithSpeakerLoss, make: Callable[[], Step]) -> Step:
+    """The captured step. Without the speaker loss if a graph cannot capture it."""
+    step = make()
+    if step.has_failed and stage.speaker is not None:
+        print("continuing without the speaker loss", flush=True)
+        stage.drop_speaker_loss()
+        step = make()
+    return step
+
+
 class Stage:
     def __init__(self, settings: SimpleNamespace, store: Store, trainer: CodecTrainer) -> None:
         self.config, self.store, self.trainer = settings.train_codec, store, trainer
         self.mel, self.speaker = MelLoss().to(DEVICE), speaker_loss(settings, "train_codec")
+        self.rows = training_voice_rows(settings)
         self.parameters = [p for p in trainer.parameters() if p.requires_grad]
         self.optimizer = optimizer(
             self.parameters, self.config.lr, (0.9, 0.99), self.config.weight_decay
@@ -124,7 +153,7 @@ class Stage:
         mel, speaker = self.mel(made, true), made.new_zeros(())
         if self.speaker is not None:
             with autocast(config.precision):
-                speaker = self.speaker(made, true)
+                speaker = self.speaker(made[self.rows], true[self.rows])
         loss = (
             config.mel_weight * mel
             + config.speaker_weight * speaker
@@ -141,6 +170,9 @@ class Stage:
 
     def reset(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
+
+    def drop_speaker_loss(self) -> None:
+        self.speaker = None
 
     @torch.no_grad()
     def set_codebooks(self, begin: int = 0) -> None:
@@ -202,10 +234,10 @@ def run(
             stage.set_codebooks(known)
     set_lr(stage.optimizer, 1e-6)
     box = TimeBox(seconds or config.seconds)
-    step = Step(
+    step = fast_step(stage, lambda: Step(
         "codec", lambda: stage.step(is_quantised=is_quantised), stage.reset, [trainer],
         use_graph=use_graph,
-    )  # fmt: skip
+    ))  # fmt: skip
     number, marked, mark, timer = 0, 0, box.elapsed, Timer(SAVE_EVERY_S)
     while (progress := box.progress) < 1:
         if not is_quantised and (number == config.unquantised_steps or progress > 0.25):

@@ -48,7 +48,7 @@ from recipes.mini_voice.settings import FRAME, load_settings, parser
 from recipes.mini_voice.snake import use_fast_snake
 from recipes.mini_voice.store import MAX_UTTERANCES, Store, gather
 from recipes.mini_voice.synthesize import start_synthesis
-from recipes.mini_voice.train_codec import build, speaker_loss
+from recipes.mini_voice.train_codec import build, fast_step, speaker_loss, training_voice_rows
 from vivace.model.codec_decoder import CodecDecoder
 from vivace.model.conv import CausalState
 
@@ -62,6 +62,7 @@ class Stage:
         self.judges = Discriminators(config).to(DEVICE)
         self.listener = Listener(config).to(DEVICE)
         self.mel, self.speaker = MelLoss().to(DEVICE), speaker_loss(settings, "train_gan")
+        self.rows = training_voice_rows(settings)
         self.average = copy.deepcopy(decoder).requires_grad_(False)
         self.parameters = [p for p in decoder.parameters() if p.requires_grad]
         self.averaged: list[Tensor] = [
@@ -105,7 +106,7 @@ class Stage:
                 heard = compare(self.listener(self._dithered(real, leaves[1])), labels)
             speaker = mel.new_zeros(())
             if self.speaker is not None:
-                speaker = self.speaker(leaves[-1], real)
+                speaker = self.speaker(leaves[-1][self.rows], real[self.rows])
             judged = self.judges([self._dithered(real, leaf) for leaf in leaves[2:][:num_judges]])
             join(self.branches)
         fool, likeness = fool_losses(judged)
@@ -171,6 +172,11 @@ class Stage:
     def reset(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
         self.judge_optimizer.zero_grad(set_to_none=True)
+
+    def drop_speaker_loss(self) -> None:
+        self.speaker = None
+        self.shares, self.reach = self.shares[:-1], self.reach[:-1].clone()
+        self.norms = self.norms[:, :-1].clone()
 
     def _parts(self) -> dict[str, torch.nn.Module | torch.optim.Optimizer]:
         return {
@@ -266,7 +272,9 @@ def run(
     set_lr(stage.optimizer, 1e-6)
     set_lr(stage.judge_optimizer, 1e-6)
     modules = [decoder, stage.judges, stage.listener]
-    step = Step("gan", stage.step, stage.reset, modules, use_graph=use_graph)
+    step = fast_step(
+        stage, lambda: Step("gan", stage.step, stage.reset, modules, use_graph=use_graph)
+    )
     first, marked, mark, timer = number, number, box.elapsed, Timer(SAVE_EVERY_S)
     while (progress := box.progress) < 1:
         scale = late_decay(progress, config.final_lr, config.decay_from)

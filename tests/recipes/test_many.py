@@ -6,13 +6,20 @@ import gzip
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from torch import Tensor
 
 from tests.support.project import ROOT
+
+if TYPE_CHECKING:
+    from recipes.mini_voice.store import Store
 
 pytest.importorskip("tomllib", reason="the recipe reads TOML with Python 3.11's own library")
 NAMES = ("af_ann", "af_bella", "am_max", "bf_eve", "bm_ian", "bm_tom")
@@ -144,7 +151,14 @@ case "$*" in
   *mini_voice.more_codes\ *)
     [ "$FAILS" = more ] && exit 1
     for name in codes_a.npy codes_b.npy utterances.npz; do echo more > "$out/$name"; done ;;
+  *mini_voice.average_decoders\ *) mkdir -p "$out"; echo mean > "$out/decoder.safetensors" ;;
   *mini_voice.train_gan\ *)
+    for number in 11 12 13 14 15; do
+      [ "$FAILS" = keep ] || break
+      echo $number > "$out/decoder.safetensors"
+      kept=$WORK/kept/$number/decoder.safetensors
+      until [ -s "$kept" ] || [ $((++tries)) -gt 600 ]; do sleep 0.1; done
+    done
     for name in decoder discriminators listener; do echo two > "$out/$name.safetensors"; done ;;
   *mini_voice.train_speakers\ *)
     echo two > "$out/speaker_encoder.safetensors"; echo two > "$out/speakers.npz"
@@ -178,13 +192,17 @@ def sit(tmp_path: Path, part: str, fails: str = "") -> tuple[int, dict[str, str]
         cwd=ROOT,
         env={
             **os.environ, "FAILS": fails, "FIRST_SHARDS_S": "2", "FIRST_SHARDS": "1", "MARGIN": "5",
+            "KEEP_S": "0.1" if fails == "keep" else "60",
             **{name: str(path) for name, path in places.items()},
         },
         capture_output=True,
         timeout=120,
         check=False,
     )  # fmt: skip
-    back = {path.name: path.read_bytes().decode("latin-1").strip() for path in out.iterdir()}
+    files = [path for path in out.rglob("*") if path.is_file()]
+    back = {
+        str(path.relative_to(out)): path.read_bytes().decode("latin-1").strip() for path in files
+    }
     return done.returncode, back, (tmp_path / "calls").read_text().splitlines()
 
 
@@ -250,6 +268,17 @@ def test_later_parts_begin_from_carried_results_on_new_machine(tmp_path: Path) -
     assert (work / "speakers" / "speakers.npz").read_text() == "two\n"
 
 
+def test_decoders_of_last_minutes_are_averaged(tmp_path: Path) -> None:
+    assert sit(tmp_path, "codec")[0] == 0
+    assert "mean/decoder.safetensors" not in sit(tmp_path, "decoder")[1]  # too short
+    status, back, calls = sit(tmp_path, "decoder", "keep")
+    assert (status, back["mean/decoder.safetensors"]) == (0, "mean")
+    assert back["decoder.safetensors"] == "two"
+    [call] = [call for call in calls if "mini_voice.average_decoders" in call]
+    folders = [Path(word).name for word in call.split() if str(tmp_path / "work") in word]
+    assert folders[-5:] == ["codec", "13", "14", "15", "mean"]
+
+
 @pytest.mark.parametrize(("fails", "expected"), [("synthesis", 3), ("codec", 1)])
 def test_failed_stage_ends_part_without_results(tmp_path: Path, fails: str, expected: int) -> None:
     status, back, _ = sit(tmp_path, "codec", fails)
@@ -310,6 +339,86 @@ def test_speaker_loss_moves_generated_samples_towards_real_ones(
     assert slope.norm() > 0
     after = loss(made.detach() - 1e-3 * slope / slope.norm(), true)
     assert 0 < after < before
+
+
+@pytest.fixture
+def crops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[SimpleNamespace, Store]:
+    """Settings with the speaker loss, and a store of two presets and the training voices."""
+    from recipes.mini_voice import fake_carry
+    from recipes.mini_voice.settings import load_settings
+    from recipes.mini_voice.store import Store
+    from recipes.mini_voice.synthesize import plan
+
+    monkeypatch.setattr("sys.path", [*sys.path])
+    fake_carry.write_speaker_network(tmp_path / "network")
+    (tmp_path / "lines.txt").write_text("".join(f"Sentence {number}.\n" for number in range(8)))
+    paths = {
+        "data.lines": tmp_path / "lines.txt", "data.rare": tmp_path / "none",
+        "data.shards": tmp_path, "train_speakers.network": tmp_path / "network",
+    }  # fmt: skip
+    settings = load_settings(True, [
+        'data.speakers=["heart", "michael", "training_voices"]', "data.num_dev=2",
+        "train_codec.speaker_weight=0.05", "train_gan.speaker_weight=0.3",
+        *(f'{name}="{path}"' for name, path in paths.items()),
+    ])  # fmt: skip
+    rng = np.random.default_rng(2)
+    for index, read in enumerate(plan(settings.data)):
+        frames = np.full(len(read), 20)
+        np.savez(
+            tmp_path / f"{index:05d}.npz", lines=np.array([number for number, _ in read]),
+            audio=rng.normal(0, 1000, frames.sum() * 1920).astype(np.int16), frames=frames,
+            labels=np.zeros(2 * frames.sum(), np.uint8),
+        )  # fmt: skip
+    store = Store(settings.data, settings.codec.num_quantizers)
+    store.wait(complete=True, timeout=1)
+    return settings, store
+
+
+@pytest.mark.usefixtures("_own_modules")
+def test_speaker_loss_applies_to_training_voices_alone(
+    crops: tuple[SimpleNamespace, Store],
+) -> None:
+    import torch
+
+    from recipes.mini_voice import train_codec, train_gan
+
+    settings, store = crops
+    trainer = train_codec.build(settings)
+    codec = train_codec.Stage(settings, store, trainer)
+    assert 0 < float(codec.step(is_quantised=True)["speaker"]) < 2
+    gan = train_gan.Stage(settings, store, trainer.decoder)
+    _, gradients, *_ = gan._hear()
+    assert (gradients[-1].abs().sum(1) > 0).tolist() == [False, False, True]
+    assert all((gradient.abs().sum(1) > 0).all() for gradient in gradients[:-1])
+    assert torch.isfinite(torch.stack(gradients)).all()
+
+
+@pytest.mark.usefixtures("_own_modules")
+def test_stages_continue_without_speaker_loss_that_cannot_be_captured(
+    crops: tuple[SimpleNamespace, Store],
+) -> None:
+    from recipes.mini_voice import train_codec, train_gan
+    from recipes.mini_voice.common import Step
+
+    settings, store = crops
+    trainer = train_codec.build(settings)
+    codec = train_codec.Stage(settings, store, trainer)
+    gan = train_gan.Stage(settings, store, trainer.decoder)
+
+    def attempt(stage: Any, run: Callable[[], dict[str, Tensor]]) -> Step:
+        step = Step("test", run, stage.reset, [], use_graph=False)
+        step.has_failed = stage.speaker is not None
+        return step
+
+    stages: list[tuple[Any, Callable[[], dict[str, Tensor]]]] = [
+        (codec, lambda: codec.step(is_quantised=True)), (gan, gan.step)
+    ]  # fmt: skip
+    for stage, run in stages:
+        step = train_codec.fast_step(stage, partial(attempt, stage, run))
+        assert not step.has_failed
+        assert stage.speaker is None
+        assert float(step()["speaker"]) == 0
+    gan.measure()
 
 
 @pytest.mark.usefixtures("_own_modules")

@@ -145,7 +145,7 @@ def test_encoder_learns_vector_of_each_frame_after_its_delay(
             vectors = trainer.encoder(samples)[..., : size + stage.delay - delay]
             return nn.functional.pad(vectors, (delay, 0)).detach().requires_grad_()
 
-        stage.encoder.latents = late  # type: ignore[method-assign]
+        stage.encoder.latents = late  # type: ignore[method-assign, assignment]
         losses.append(float(stage.step()["latent"]))
     assert losses[0] == pytest.approx(0, abs=1e-9)
     assert losses[1] > 0.1

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 NUM_DRAWS = 4_000
 
@@ -16,6 +17,6 @@ def draw(values: NDArray[Any], rng: np.random.Generator | None = None) -> NDArra
     return values[rng.integers(0, len(values), (NUM_DRAWS, len(values)))]
 
 
-def interval(drawn: ArrayLike, digits: int = 2) -> list[float]:
+def interval(drawn: NDArray[Any] | Sequence[float], digits: int = 2) -> list[float]:
     """The 95 % interval of a figure that was computed for every draw."""
-    return [round(float(end), digits) for end in np.percentile(drawn, (2.5, 97.5))]
+    return [round(float(end), digits) for end in np.percentile(np.asarray(drawn), (2.5, 97.5))]

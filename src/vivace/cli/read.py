@@ -102,7 +102,8 @@ def _list(book: Book, arguments: argparse.Namespace) -> None:
         print_json(facts | _counts(book))
         return
     by = f", by {book.author}" if book.author else ""
-    print_stdout(f"{book.title}{by}: {len(rows)} chapters, {book.num_chars:,} characters")
+    chapters = "1 chapter" if len(rows) == 1 else f"{len(rows)} chapters"
+    print_stdout(f"{book.title}{by}: {chapters}, {book.num_chars:,} characters")
     for number, row in enumerate(rows, start=1):
         print_stdout(f"{number:4d}  {row['title']} ({row['characters']:,})")
     _print_counts(book, arguments)

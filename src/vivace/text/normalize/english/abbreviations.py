@@ -27,7 +27,7 @@ _PLAIN = word_map("plain_abbreviations")
 _DOTLESS = word_map("without_stop")
 _STREETS = frozenset(("St", "Ave", "Blvd", "Rd", "Hwy", "Pkwy"))
 WITHOUT_STOP = frozenset(
-    (*_PLAIN, *_DOTLESS, *_STREETS, "Dr", "Prof")
+    (*_PLAIN, *_DOTLESS, *_STREETS, "Apt", "apt", "Dr", "Prof")
 )  # read also without a full stop
 _INITIALS = re.compile(r"((?:[A-Z][a-z]?\.|[a-z]\.)+)([A-Za-z]{1,2})((?:['’]s)?)")
 _BEFORE_INITIALS = frozenset(("Mr", "Mrs", "Ms", *_TITLES))
@@ -74,6 +74,10 @@ def _read_dotless(reader: TokenReader, token: Token) -> Reading | None:
         return Reading(_DOTLESS[core])
     if found := _INITIALS.fullmatch(core):
         return Reading(_spell(found))
+    if core in ("Apt", "apt"):
+        following = reader.token(1)
+        is_before = token.is_open and following is not None and following.core[:1].isdigit()
+        return Reading(f"{core[0]}partment") if is_before else None
     if core in _STREETS:
         return read_street(reader, token)
     is_title = core in ("Dr", "Prof") and token.is_open

@@ -74,7 +74,9 @@ def _read_feet(reader: TokenReader, feet: re.Match[str]) -> Reading | None:
 
 def _read_length(reader: TokenReader, found: re.Match[str]) -> Reading | None:
     """`6" wide`; a quotation mark is an inch only where no quotation is open."""
-    if found["sign"] in '"”' and reader.is_quoted:
+    token = reader.token()
+    is_quoted = reader.is_quoted or (token is not None and re.search('["“”]', token.lead))
+    if found["sign"] in '"”' and is_quoted:
         return None
     names = ("foot", "feet") if found["sign"] == "′" else ("inch", "inches")
     words = _count(found["number"], *names, is_single=is_adjective(reader))

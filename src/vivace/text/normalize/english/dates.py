@@ -16,6 +16,7 @@ NAMES = frozenset((*MONTHS, *_SHORT, *_DAYS))  # words that may be part of a dat
 _NUMERIC = re.compile(r"(\d{1,4})([-/.])(\d{1,2})\2(\d{1,4})")
 _MONTH_DAY = re.compile(r"(\d{1,2})/(\d{1,2})")
 _BEFORE_DATES = word_set("before_dates")
+_AFTER_DATES = word_set("after_dates")
 _BEFORE_SPANS = word_set("before_spans")  # also before fractions
 _MONTH_YEAR = re.compile(r"(\d{1,2})/([12]\d{3})")
 _DAY = re.compile(r"(\d{1,2})(?:st|nd|rd|th)?", re.IGNORECASE)
@@ -76,7 +77,9 @@ def _read_month_day(reader: TokenReader, month: int, day: int) -> Reading | None
         is_fraction = month < day
         is_date = is_weekday or word in _BEFORE_DATES
         is_date = is_date or (not is_fraction and word in _BEFORE_SPANS)
-        if not is_date or following == "of":
+        is_measure = is_fraction and day in (2, 3, 4, 8) and following.islower()
+        is_measure = is_measure and following not in _AFTER_DATES  # "on 1/2 acre"
+        if not is_date or is_measure or following == "of":
             return None
     return Reading(_say(month, day))
 

@@ -25,7 +25,7 @@ def read_duration(reader: TokenReader, token: Token) -> Reading | None:
         return None
     if (found := _ROUND.fullmatch(token.core)) and core_after(reader, 1) == "of":
         return Reading(_PLURALS[found[1]])
-    if (found := _SECONDS.fullmatch(token.core)) and word_before(reader) in _BEFORE_SECONDS:
+    if (found := _SECONDS.fullmatch(token.core)) and _is_after_time_word(reader, token):
         return Reading(_say([(found[1], "s")]))
     if (found := _MILITARY.fullmatch(token.core)) and core_after(reader, 1) in ("hrs", "hours"):
         return Reading(_say_military(found[1], found[2]), 2)
@@ -33,6 +33,13 @@ def read_duration(reader: TokenReader, token: Token) -> Reading | None:
         return None
     parts, num_tokens = _collect(reader)
     return Reading(_say(parts), num_tokens) if len(parts) > 1 else None
+
+
+def _is_after_time_word(reader: TokenReader, token: Token) -> bool:
+    """`wait 30s`, `in 30s.`, but `in 90s style`."""
+    before = word_before(reader)
+    is_last = not token.is_open or reader.token(1) is None
+    return before in _BEFORE_SECONDS or (before == "in" and is_last)
 
 
 def _collect(reader: TokenReader) -> tuple[list[tuple[str, str]], int]:

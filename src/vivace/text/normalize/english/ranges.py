@@ -61,6 +61,8 @@ def _read_out_of(reader: TokenReader, token: Token) -> str | None:
     if found is None or found[1].startswith("0") or not token.core[-1].isdecimal():
         return None
     above, below, following = int(found[1]), int(found[2]), core_after(reader, 1)
+    if following == "time" and below in (2, 4, 8):  # of music
+        return f"{cardinal(above)} {cardinal(below)}"
     is_whole = above == below and below in (3, 4, 5, 10, 100)
     is_mark = 1 < above <= below and below in (10, 100) and following not in _AFTER_PARTS
     if is_whole or is_mark or (above <= below and following in _MARKS):
@@ -158,6 +160,8 @@ def read_cross(reader: TokenReader, token: Token) -> Reading | None:
     if token.text != "x" or before is None or following is None:
         return None
     is_between = before.core[:1].isdigit() and following.core[:1].isdigit()
+    if core_after(reader, 2) == "=":
+        return Reading("times") if is_between else None
     return Reading("by") if is_between and not before.trail.strip("\"'”″′’") else None
 
 

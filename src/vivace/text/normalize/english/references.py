@@ -73,8 +73,7 @@ def _read_numeral(reader: TokenReader, token: Token) -> Reading | None:
         return None
     if before.core.lower() not in _BEFORE_NUMERALS:
         return None
-    following = reader.token(1)
-    if core in _LETTERS and token.is_open and following is not None:
+    if core in _LETTERS and not _is_letter_a_page(reader, token):
         return None
     if found := _SPAN.fullmatch(core):
         first, last = found[1], found[2]
@@ -82,6 +81,13 @@ def _read_numeral(reader: TokenReader, token: Token) -> Reading | None:
             return None
         return Reading(f"{_say_numeral(first)} to {_say_numeral(last)}")
     return Reading(_say_numeral(core))
+
+
+def _is_letter_a_page(reader: TokenReader, token: Token) -> bool:
+    """Whether i, v or x ends a phrase after `page` or `chapter`, unlike "the page i read"."""
+    is_last = not token.is_open or reader.token(1) is None
+    assert reader.before is not None
+    return is_last and reader.before.core.lower() in ("p", "page", "pp", "chapter", "volume")
 
 
 def _say_numeral(text: str) -> str:

@@ -9,7 +9,7 @@ from vivace.text.normalize.english.web import read_version, spell_address
 from vivace.text.normalize.rules import Reading, Token, TokenReader
 
 _OPERATORS = {"**": "to the power of", "&&": "and", "||": "or", "+=": "plus equals"}
-_FLAG = re.compile(r"(--?)([a-z][\w-]*|[A-Z])(?:=(.+))?")
+_FLAG = re.compile(r"(--?)([a-z][\w-]*|[B-HJ-Z])(?:=(.+))?")
 _CALLED = re.compile(r"([A-Za-z_][\w.]*)\(")
 _PINNED = re.compile(r"([A-Za-z][\w.-]*)(==|>=|<=|~=|!=|[<>])(\d[\w.]*)")
 _COMPARISONS = {
@@ -27,7 +27,7 @@ _IPV6 = re.compile(r"(?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{0,4}")
 
 def read_source(reader: TokenReader, token: Token) -> Reading | None:
     core, text = token.core, token.text
-    if text in _OPERATORS and reader.before is not None and reader.token(1) is not None:
+    if text in _OPERATORS and _is_between_operands(reader, text):
         return Reading(_OPERATORS[text], lead="", trail="")
     if found := _HEX.fullmatch(core):
         return Reading(f"zero X {_spell(found[1])}")
@@ -45,9 +45,17 @@ def read_source(reader: TokenReader, token: Token) -> Reading | None:
     return None
 
 
+def _is_between_operands(reader: TokenReader, text: str) -> bool:
+    """Whether an operator has words on both sides; `**` also begins bold text."""
+    before = reader.before
+    if before is None or reader.token(1) is None:
+        return False
+    return text != "**" or before.core[-1:].isdigit() or len(before.core) == 1
+
+
 def _read_flag(found: re.Match[str]) -> Reading | None:
     """`--verbose`; one hyphen only before a single letter."""
-    if found[1] == "-" and len(found[2]) > 1:
+    if found[1] == "-" and (len(found[2]) > 1 or found[2] in "ai"):
         return None
     dashes = "dash dash" if found[1] == "--" else "dash"
     value = f" equals {spell_address(found[3])}" if found[3] else ""

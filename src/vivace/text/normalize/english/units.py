@@ -64,6 +64,7 @@ _DECADE = re.compile(r"['’]?(\d{1,3}0)['’]?s")
 _SHORT_YEAR = re.compile(r"['’](\d\d)")
 _MAX_GROUPS = 5  # up to quadrillions
 _BEFORE_YEARS = word_set("before_years")
+_BEFORE_OLD_YEARS = ("a.d", "ad", "c", "ca", "circa", "in", "since", "year")
 _BEFORE_CODES = word_set("before_codes")
 _BEFORE_PAIRS = word_set("before_pairs")
 _AFTER_YEARS = word_set("after_years")
@@ -242,7 +243,7 @@ def _read_four(token: Token, digits: str, before: str, following: str) -> str:
     number = int(digits)
     if before in _BEFORE_PAIRS:
         return in_pairs(digits)
-    if not (1010 if before in _BEFORE_YEARS else 1100) <= number <= 2099:
+    if not (1010 if before in _BEFORE_OLD_YEARS else 1100) <= number <= 2099:
         return read_digits(digits)
     is_counted = following.isalpha() and following.islower() and following.endswith("s")
     if is_counted and following not in _AFTER_YEARS:

@@ -17,6 +17,7 @@ _DOTTED = re.compile(
 )
 _HANDLE = re.compile(r"@(\w{1,40})((?:['’]s)?)")
 _TAG = re.compile(r"#(?=\d*[A-Za-z_])(\w{1,61})")
+_CODE = re.compile(r"[A-Za-z0-9-]+")
 _LINK = re.compile(r"([^\]]*)\]\((?:https?://|mailto:)(\S+)")
 _NUMBERED = re.compile(r"#(\d{1,9})")
 _VERSION = re.compile(r"([vV])?(\d{1,4}(?:\.\d{1,4})+)((?:-?(?:alpha|beta|rc)\.?\d*)?)")
@@ -36,7 +37,8 @@ _PIECES = re.compile(r"[A-Za-z]+|\d+|[^\w\s]|_")
 def read_web(reader: TokenReader, token: Token) -> Reading | None:
     core = token.core
     if (found := _LINK.fullmatch(core)) and token.trail.startswith(")"):
-        words = f"{found[1]}, {spell_address(found[2].rstrip('/'))}"
+        label = read_mixed(found[1]) if _CODE.fullmatch(found[1]) else found[1]
+        words = f"{label}, {spell_address(found[2].rstrip('/'))}"
         return Reading(words, trail=token.trail[1:])
     if found := _EMAIL.fullmatch(core):
         return Reading(f"{spell_address(found[1])} at {spell_address(found[2])}")

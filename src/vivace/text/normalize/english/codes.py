@@ -34,6 +34,7 @@ _ION = re.compile(
     r"(Na|Li|Ca|Mg|Cl|OH|Fe|Cu|Zn|NH4|NO3|SO4|HCO3|[A-Z][a-z]?)(?:([23]?)([+-])|([²³]?)([⁺⁻]))"
 )
 _LOWERED = str.maketrans("²³", "23")
+_SALTS = re.compile(r"[SN]O(?=[2-4])")  # H2SO4, NO2: not the words "so" and "no"
 _QUARTER = re.compile(r"([QH][1-4])['’](\d\d)")
 _GRADE = re.compile("[A-F][-−]")
 _KNOWN = word_map("brands")
@@ -99,7 +100,7 @@ def _read_case(part: str) -> str:
 
 def read_mixed(text: str) -> str:
     """Read runs of letters and runs of digits one after the other."""
-    parts = _RUNS.findall(text)
+    parts = _RUNS.findall(_SALTS.sub(lambda found: " ".join(found[0]), text))
     return " ".join(
         _digits(part) if part.isdecimal() else _letters(part, len(parts)) for part in parts
     )

@@ -146,7 +146,8 @@ def _read_day_name(reader: TokenReader, token: Token) -> Reading | None:
     is_before_date = following is not None and (
         _month(following) is not None or following.core[:1].isdigit()
     )
-    is_name = token.trail.startswith(".") and token.core not in ("Sat", "Sun", "Wed")
+    is_word = token.core in ("Sat", "Sun", "Wed") and not token.trail.startswith(".,")
+    is_name = token.trail.startswith(".") and not is_word
     if not is_name and not (is_before_date and token.trail in ("", ".", ",", ".,")):
         return None
     is_end = following is None or (not is_before_date and following.core[:1].isupper())

@@ -19,6 +19,7 @@ _LETTERS = ("i", "v", "x")  # also a pronoun and two variables
 _SPAN = re.compile(r"([ivx]+)[-–—]([ivx]+)")
 _BRACKETED = re.compile(r"(\d{1,4})((?:\([a-zA-Z0-9]{1,4}\))+)([.,;:!?]*)")
 _INSIDE = re.compile(r"\((\w+)\)")
+_NUMBERED = re.compile(r"\d{1,4}(?:\.\d{1,4})*")
 _SECTION = re.compile(r"(§{1,2})(.*)")
 
 
@@ -58,10 +59,11 @@ def _read_section(core: str) -> Reading | None:
     found = _SECTION.fullmatch(core)
     assert found is not None
     rest = found[2]
-    if rest and not rest.isdecimal():
+    if rest and not _NUMBERED.fullmatch(rest):
         return None
     words = "sections" if len(found[1]) > 1 else "section"
-    return Reading(f"{words} {read_digits(rest)}" if rest else words)
+    number = " point ".join(map(read_digits, rest.split("."))) if rest else ""
+    return Reading(f"{words} {number}".strip())
 
 
 def _read_numeral(reader: TokenReader, token: Token) -> Reading | None:

@@ -104,6 +104,8 @@ def _read_count(reader: TokenReader, token: Token) -> Reading | None:
 def _trail(reader: TokenReader, unit: str, place: int) -> str | None:
     """The signs after a unit, without the full stop of its abbreviation: `5 ft. tall`."""
     last, following = reader.token(place), reader.token(place + 1)
+    if last is not None and last.trail == ".," and unit in _DOTTED_UNITS:  # "190 lbs., and"
+        return ","
     if last is None or last.trail != "." or following is None:
         return None
     is_inside = following.core[:1].islower() or (

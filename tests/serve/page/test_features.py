@@ -297,7 +297,7 @@ def test_dropped_file_is_read_and_invalid_file_is_reported(server: Running, page
 def test_design_form_creates_a_voice(server: Running, page: Driver) -> None:
     page.tab.route("**/v1/audio/models", with_abilities)
     page.open(server.url)
-    page.tab.get_by_label("Describe how it sounds").fill("Low and dry.")
+    page.tab.get_by_label("Description of the voice").fill("Low and dry.")
     page.tab.get_by_label("Name of the designed voice").fill("old man")
     with page.tab.expect_request(lambda asked: asked.method == "POST") as asked:
         page.button("Design").click()

@@ -1,4 +1,4 @@
-"""Adapters: what `vivace finetune` learns, in one safetensors file beside its base checkpoint.
+"""Adapters: the changes that `vivace finetune` trains, in one safetensors file.
 
 A file has pairs of small matrices (LoRA), speaker vectors and, rarely, whole tensors. They are
 merged into the weights when a checkpoint is loaded, so speech is as fast as without an adapter.

@@ -1,1 +1,1 @@
-"""Proves a checkpoint against golden values: recorded token ids, states, codes and samples."""
+"""Compares a checkpoint with golden values: recorded token ids, states, codes and samples."""

@@ -1,4 +1,4 @@
-"""Golden values: what a checkpoint computed when they were recorded, and the file they are in.
+"""Golden values: recorded results of a checkpoint, and the file format that stores them.
 
 A file is an npz archive. Its member `metadata` is JSON with all sets; an array in it is replaced by
 the name of its member.

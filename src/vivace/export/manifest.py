@@ -1,4 +1,4 @@
-"""manifest.json of an export: what a program needs to know beside the graphs."""
+"""Writes manifest.json of an export: the facts that a program needs beside the graphs."""
 
 from __future__ import annotations
 

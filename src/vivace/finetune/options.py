@@ -1,4 +1,4 @@
-"""The options of `vivace finetune`, each declared once: what to read and how to train."""
+"""The options of `vivace finetune`, each declared once: data and training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes what was learnt: an adapter, or a merged checkpoint in the released layout."""
+"""Writes the result of training: an adapter, or a merged checkpoint in the released layout."""
 
 from __future__ import annotations
 

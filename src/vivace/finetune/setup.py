@@ -1,4 +1,4 @@
-"""Sets a run up: checks the request, prepares the data, and loads what is trained."""
+"""Sets a run up: checks the request, prepares the data, and loads the trained modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of a run on disk: where it is, what it has judged, and the trainer's tensors.
+"""The state of a run on disk: its progress, its judged epochs and the trainer's tensors.
 
 The file is replaced atomically. A killed run continues from the last one.
 """

@@ -1,4 +1,4 @@
-"""Keeps what was computed from recordings, so that a second run does not decode them again.
+"""Caches the codes and vectors of recordings, so that a second run does not decode them again.
 
 One line of JSON for each recording is appended to a file. A line that a killed process left
 unfinished is dropped and computed again.

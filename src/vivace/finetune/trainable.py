@@ -1,4 +1,4 @@
-"""What is trained: pairs of matrices (LoRA), whole weights in float32, and speaker vectors.
+"""The trained tensors: pairs of matrices (LoRA), whole weights in float32, and speaker vectors.
 
 The forward pass reads `module.weight` as before. A parametrization computes it from the trained
 values: the same sum, with the same rounding, as an adapter that is merged when it is loaded.

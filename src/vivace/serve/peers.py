@@ -1,4 +1,4 @@
-"""What the workers of one server share: limits that count over all of them.
+"""Interfaces of the limits that count over all workers of one server.
 
 A server of one process has no peers. `processes/shared_counts.py` implements the interfaces.
 """

@@ -46,9 +46,9 @@ from vivace.model.config import ModelConfig, TalkerConfig
 from vivace.model.config_file import parse_model_config
 from vivace.model.layers import Attention, GatedMlp
 from vivace.model.talker import Qwen3TTS
+from vivace.speech import SAMPLE_RATE
+from vivace.voices.voice import FRAME_RATE
 
-FRAME_RATE = 12.5
-SAMPLE_RATE = 24_000
 NUM_RECORDINGS = 40  # of a whole run
 WORDS = "the rain it raineth every day and we will strive to please you when that I was a boy"
 

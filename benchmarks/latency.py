@@ -25,6 +25,7 @@ from shapes import load_configs, random_module
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.codec import CodecGraphs
 from vivace.backends.cuda_graph.graphs import GraphPool
+from vivace.cli.bench.latency import CHUNKS
 from vivace.cli.bench.machine import machine
 from vivace.model.codec import Codec
 from vivace.model.config_file import parse_model_config
@@ -33,7 +34,6 @@ from vivace.prompt import build_prompt
 from vivace.speech import SamplingParams
 
 SECONDS_PER_FRAME = 0.08
-CHUNKS = (1, 2, 4, 8, 12)
 COMPARED = 24  # frames
 
 

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 from intervals import draw, interval
 from judges import NaturalnessJudge, Recogniser
-from unmarked_sounds import make_noises, make_tones, make_verified
+from unmarked_sounds import RATE, make_noises, make_tones, make_verified
 from words import count_errors
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -54,7 +54,6 @@ from vivace.mark.watermark_pattern import MIN_CORRELATION, MIN_SUPPORT
 Row = dict[str, Any]
 Change = Callable[[Samples], tuple[Samples, int]]
 
-RATE = 24_000
 VOICES = ("heart", "michael")
 MIN_S = 3.0
 NUM_JOINED = 20  # recordings of a long clip

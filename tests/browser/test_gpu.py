@@ -33,7 +33,7 @@ REMEMBER = f"""localStorage.setItem("{STORE}", JSON.stringify(
 SAMPLES = (
     "Array.from(vivaceTry.stage.item.track.samples.subarray(0, vivaceTry.stage.item.track.length))"
 )
-CHUNKS = [1, 2, 4, 5]  # of 12 frames
+CHUNKS = [1, 2, 4, 1]  # of 8 frames
 
 
 @pytest.fixture(scope="module")

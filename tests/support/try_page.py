@@ -20,7 +20,7 @@ from typing import Any
 from tests.support.project import ROOT, load_script
 from vivace.checkpoint import EMBEDDED
 
-NUM_FRAMES, SAMPLES_PER_FRAME = 12, 1920
+NUM_FRAMES, SAMPLES_PER_FRAME = 8, 1920
 # Every frame has a code from the noise of the seed and a tone of 1,920 samples. A prompt of more
 # than 45 rows does not end by itself. On WebGPU the first sample of every chunk is `GPU_MARK`, and
 # the graph may name a fault: "codec fails 2" throws in the third run after the graph was warmed up.

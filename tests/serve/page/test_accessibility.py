@@ -129,8 +129,15 @@ SMALL_TARGETS = """() => [...document.querySelectorAll("a, button, input, select
   .map((each) => each.id || each.textContent)"""  # noqa: E501
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", [{}, PHONE])
+@pytest.mark.parametrize(
+    ("scheme", "size"),
+    [
+        pytest.param("light", {}, id="light desktop"),
+        pytest.param("dark", PHONE, id="dark phone"),
+        pytest.param("dark", {}, id="dark desktop", marks=pytest.mark.slow),
+        pytest.param("light", PHONE, id="light phone", marks=pytest.mark.slow),
+    ],
+)
 def test_axe_finds_no_violations(
     server: Running, launched: Any, scheme: str, size: dict[str, Any]
 ) -> None:

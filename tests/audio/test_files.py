@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from vivace.audio.decode import AudioLimits
 from vivace.audio.files import Recording, check_reference, read_audio
 from vivace.audio.wav import parse_wav
@@ -497,7 +498,7 @@ def read_or_reject(content: bytes) -> None:
 
 
 @pytest.mark.parametrize("kind", list(SMALL_FILES))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(edits=edits)
 def test_mutated_file_is_read_or_raises_error(kind: str, edits: list[tuple[int, int]]) -> None:
     content = bytearray(SMALL_FILES[kind])
@@ -506,7 +507,7 @@ def test_mutated_file_is_read_or_raises_error(kind: str, edits: list[tuple[int, 
     read_or_reject(bytes(content))
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     st.lists(st.tuples(st.integers(12, 60), st.integers(0, 255)), max_size=8), st.integers(0, 99)
 )
@@ -519,7 +520,7 @@ def test_mutated_wav_header_is_read_or_raises_audio_error(
     read_or_reject(bytes(content[: len(content) - cut]))
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     st.sampled_from([b"", b"RIFF\0\0\0\0WAVEfmt ", b"fLaC", b"OggS", b"ID3\x04", b"\xff\xfb"]),
     st.binary(max_size=200),

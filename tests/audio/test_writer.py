@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from tests.support.examples import examples
 from vivace.audio.encode import open_encoder
 from vivace.audio.files import read_audio
 from vivace.audio.formats import FORMATS
@@ -48,7 +49,7 @@ def test_write_wav_rounds_and_clips_to_16_bits(tmp_path: Path) -> None:
     hnp.arrays(np.float32, st.integers(0, 300), elements=st.floats(-1, 1, width=32)),
     st.integers(8_000, 192_000),
 )
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_wav_roundtrip_error_is_at_most_half_a_step(samples: np.ndarray, rate: int) -> None:
     encoder = open_encoder("wav", rate)
     recording = read_audio(encoder.encode(samples) + encoder.finish())

@@ -11,9 +11,10 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.scripted_backend import (
     BusyBackend,
     ScriptedBackend,
@@ -173,7 +174,7 @@ def test_threads_get_their_own_frames() -> None:
     max_streams=st.integers(1, 5),
     profile=st.sampled_from(list(PACES)),
 )
-@settings(deadline=None, max_examples=150)
+@examples(150)
 def test_random_submits_and_cancels_leave_no_slot_behind(
     actions: list[tuple[str, int, int]], max_streams: int, profile: str
 ) -> None:
@@ -315,7 +316,7 @@ def utterance(num_wanted: int = 0, num_made: int = 0, num_rendered: int | None =
 
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), min_size=1, max_size=30))
-@settings(deadline=None, max_examples=100)
+@examples(100)
 def test_plan_steps_every_utterance_with_missing_frames(wishes: list[tuple[int, int]]) -> None:
     scheduler: Scheduler[Utterance] = Scheduler(EngineLimits(), 64)
     given = [utterance(made + missing, made) for missing, made in wishes]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.text_stages import cut, plain_text, plan_utterances, read_breaks, written_words
 from vivace.text.breaks import BreakReader
 from vivace.text.options import Packing, ScriptOptions
@@ -120,7 +121,7 @@ ALPHABET = "aB3.,:-'\" \n\r\t\u2028\u00a0*#("
 
 
 @given(st.text(ALPHABET, max_size=80), st.lists(st.integers(0, 999), max_size=12))
-@settings(deadline=None, max_examples=300)
+@examples(300)
 def test_breaks_in_any_pieces_are_those_of_the_whole_text(text: str, places: list[int]) -> None:
     for reader, whole in (
         (BreakReader(), read_breaks(text)),
@@ -132,7 +133,7 @@ def test_breaks_in_any_pieces_are_those_of_the_whole_text(text: str, places: lis
 
 
 @given(st.text(ALPHABET, max_size=80))
-@settings(deadline=None, max_examples=300)
+@examples(300)
 def test_no_letter_or_digit_is_lost_and_only_single_spaces_are_left(text: str) -> None:
     plain = plain_text(read_breaks(text), PlainRules())
     assert re.findall(r"\w", plain) == re.findall(r"\w", text)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.text_stages import cut
 from vivace.text.cleaner import MarkdownCleaner
 from vivace.text.markup import remove_markup
@@ -40,7 +41,7 @@ places = st.lists(st.integers(0, 10_000), max_size=30)
 
 
 @given(places)
-@settings(deadline=None, max_examples=300)
+@examples(300)
 def test_cleaner_in_any_pieces_matches_remove_markup(places: list[int]) -> None:
     cleaner = MarkdownCleaner()
     cleaned = "".join(map(cleaner.feed, cut(MARKDOWN, places))) + cleaner.finish()
@@ -48,7 +49,7 @@ def test_cleaner_in_any_pieces_matches_remove_markup(places: list[int]) -> None:
 
 
 @given(st.text(alphabet="ab *_`[]()#-|<>.\n!~😀:/w", max_size=80), places)
-@settings(deadline=None, max_examples=300)
+@examples(300)
 def test_cleaner_in_any_pieces_of_any_text_gives_the_same_result(
     text: str, places: list[int]
 ) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.text_stages import plan_utterances
 from vivace.text.emoji import EMOJI, EmojiDropper, drop_emoji
 from vivace.text.options import ScriptOptions
@@ -49,7 +50,7 @@ def test_drop_emoji_removes_emoji_and_keeps_similar_signs(text: str, expected: s
     st.text(alphabet="a1 .\n🙂👍🏽‍️⃣🇩,©\u200d\xa0", max_size=20),
     st.lists(st.integers(0, 20), max_size=4),
 )
-@settings(deadline=None, max_examples=300)
+@examples(300)
 def test_emoji_dropper_in_any_pieces_matches_the_whole_text(text: str, places: list[int]) -> None:
     edges = [0, *sorted(place % (len(text) + 1) for place in places), len(text)]
     dropper = EmojiDropper()
@@ -59,7 +60,7 @@ def test_emoji_dropper_in_any_pieces_matches_the_whole_text(text: str, places: l
 
 
 @given(st.text(max_size=30))
-@settings(deadline=None, max_examples=200)
+@examples(200)
 def test_drop_emoji_keeps_letters_and_digits(text: str) -> None:
     kept = "".join(c for c in text if c.isalnum())
     assert "".join(c for c in drop_emoji(text) if c.isalnum()) == kept

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from vivace.checkpoint import EMBEDDED
 from vivace.text import tokenizer as tokenizer_module
 from vivace.text.tokenizer import KnownWords, TextTokenizer
@@ -25,7 +26,7 @@ def plain_ids(tokenizer: TextTokenizer, text: str) -> list[int]:
     return ids
 
 
-@settings(max_examples=1_000)
+@examples(1_000)
 @given(texts=st.lists(ASCII | TRICKY, max_size=4))
 def test_cached_words_get_their_ids_in_any_text(tokenizer: TextTokenizer, texts: list[str]) -> None:
     for text in (*texts, "".join(texts), " ".join(texts)):

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.text_stages import cut, plan_utterances
 from vivace.errors import LexiconError, TextTooLongError
 from vivace.text.lexicon import Lexicon
@@ -183,7 +184,7 @@ places = st.lists(st.integers(0, 10_000), max_size=8)
 
 
 @given(texts, places, st.booleans())
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @example("Dr. Seu", [3], False)
 @example("cat's cat'", [3, 4, 9], True)
 @example("vivace \n", [6, 7], False)
@@ -200,7 +201,7 @@ def test_respeller_in_any_pieces_matches_the_whole_text(
 
 
 @given(texts, places, st.booleans())
-@settings(deadline=None, max_examples=150)
+@examples(150)
 def test_live_text_is_respelled_like_the_known_text(
     text: str, places: list[int], is_normalized: bool
 ) -> None:

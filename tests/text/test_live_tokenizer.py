@@ -11,9 +11,10 @@ from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.real_vocabulary import symbols
 from tests.text.test_tokenizer import SENTENCES
 from vivace.text.live_tokenizer import LiveTokenizer
@@ -47,6 +48,7 @@ JOINTS = [
 PIECES = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(JOINTS)
 TEXTS = st.lists(PIECES).map("".join)
 CUTS = st.lists(st.integers(0, 60), max_size=20)
+NUM_SPLITS = 250  # of the sentences of a language, for each tokenizer
 
 
 @pytest.fixture(scope="session", params=[False, True], ids=["qwen2", "camel_case"])
@@ -106,18 +108,16 @@ def test_strip_end_leaves_out_white_space_at_the_end(
 
 @pytest.mark.default_cases(6)
 @pytest.mark.parametrize("language", SENTENCES)
-def test_1000_random_splits_give_the_ids_of_the_whole(
-    language: str, tokenizer: TextTokenizer
-) -> None:
+def test_random_splits_give_the_ids_of_the_whole(language: str, tokenizer: TextTokenizer) -> None:
     rng = random.Random(language)
     whole = {sentence: tokenizer.encode(sentence) for sentence in SENTENCES[language]}
     num_naive_matches = 0
-    for _ in range(1_000):
+    for _ in range(NUM_SPLITS):
         text = rng.choice(SENTENCES[language])
         pieces = cut(text, rng.choices(range(len(text) + 1), k=rng.randrange(1, 20)))
         assert live_ids(tokenizer, pieces) == whole[text], pieces
         num_naive_matches += naive_ids(tokenizer, pieces) == whole[text]
-    assert num_naive_matches < 500  # control: encoding each piece separately must fail
+    assert num_naive_matches < NUM_SPLITS / 2  # control: encoding each piece separately must fail
 
 
 @pytest.mark.parametrize("language", SENTENCES)
@@ -128,7 +128,7 @@ def test_sentences_fed_by_the_character_give_the_ids_of_the_whole(
     assert live_ids(tokenizer, text) == tokenizer.encode(text)
 
 
-@settings(deadline=None, max_examples=500)
+@examples(500)
 @given(text=TEXTS, places=CUTS)
 def test_any_split_of_any_text_gives_the_ids_of_the_whole(
     small_tokenizer: TextTokenizer, text: str, places: list[int]
@@ -200,11 +200,11 @@ def test_finished_tokenizer_begins_another_text(tokenizer: TextTokenizer) -> Non
 
 @pytest.mark.default_cases(6)
 @pytest.mark.parametrize("unit", ["a", " ", "\n", "!", "\u0301", "a ", "'s", "漢", "1", "e\u0301"])
-def test_100_000_characters_fed_one_by_one_take_linear_time(
+def test_50_000_characters_fed_one_by_one_take_linear_time(
     unit: str, small_tokenizer: TextTokenizer
 ) -> None:
     """Quadratic work would take 25 times as long for five times the text."""
-    text = (unit * 100_000)[:100_000]
+    text = (unit * 50_000)[:50_000]
     expected = small_tokenizer.encode(text)
 
     def spent_s(length: int) -> float:
@@ -214,5 +214,5 @@ def test_100_000_characters_fed_one_by_one_take_linear_time(
         assert length < len(text) or ids == expected
         return spent
 
-    control_s = min(spent_s(20_000) for _ in range(2))
-    assert any(spent_s(100_000) < 12 * control_s for _ in range(3))
+    control_s = min(spent_s(10_000) for _ in range(2))
+    assert any(spent_s(50_000) < 12 * control_s for _ in range(3))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.text.test_split import takes_at_most
 from tests.text.test_tokenizer import SENTENCES
 from vivace.text import markup
@@ -106,14 +107,14 @@ MARKUP = [
 TEXTS = st.lists(st.sampled_from(MARKUP) | st.text(max_size=4)).map("".join)
 
 
-@settings(deadline=None, max_examples=1000)
+@examples(1_000)
 @given(text=TEXTS)
 def test_cleaning_a_cleaned_text_does_not_change_it(text: str) -> None:
     cleaned = remove_markup(text)
     assert remove_markup(cleaned) == cleaned
 
 
-@settings(deadline=None, max_examples=1000)
+@examples(1_000)
 @given(text=TEXTS)
 def test_strip_markup_leaves_nothing_to_clean(text: str) -> None:
     stripped = markup._outside_marks(
@@ -127,7 +128,7 @@ def test_control_single_pass_leaves_markup() -> None:
     assert markup._clean_once(once) != once
 
 
-@settings(deadline=None, max_examples=300)
+@examples(300)
 @given(text=TEXTS)
 def test_remove_markup_keeps_pause_marks(text: str) -> None:
     marks = PAUSE_MARK.findall(text.replace("\ue000", ""))

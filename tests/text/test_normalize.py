@@ -9,9 +9,10 @@ import time
 from types import ModuleType
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.text_stages import cut
 from tests.text.normalize_cases import ALL
 from vivace.text.normalize import LANGUAGES, normalize_text, open_normalizer
@@ -58,7 +59,7 @@ TOKENS = [text for text, _ in ALL] + [
     st.lists(st.sampled_from([" ", " ", "", "\n", "\n\n", "  "]), min_size=8, max_size=8),
     st.lists(st.integers(0, 10_000), max_size=12),
 )
-@settings(deadline=None, max_examples=400)
+@examples(400)
 def test_normalizer_in_any_pieces_matches_the_whole_text(
     tokens: list[str], spaces: list[str], places: list[int]
 ) -> None:
@@ -69,7 +70,7 @@ def test_normalizer_in_any_pieces_matches_the_whole_text(
 
 
 @given(st.text(max_size=60), st.lists(st.integers(0, 100), max_size=6))
-@settings(deadline=None, max_examples=400)
+@examples(400)
 def test_normalizer_in_any_pieces_of_any_text_matches_the_whole_text(
     text: str, places: list[int]
 ) -> None:
@@ -77,7 +78,7 @@ def test_normalizer_in_any_pieces_of_any_text_matches_the_whole_text(
 
 
 @given(st.text(alphabet="aBc19.,:;/-–—$%#@()[]'\"+~°_*&= \n\tI²½é", max_size=40))
-@settings(deadline=None, max_examples=600)
+@examples(600)
 def test_normalized_signs_in_any_order_have_no_digits(text: str) -> None:
     said = normalize_text(text)
     assert set(said) <= SAID | {"\t"}

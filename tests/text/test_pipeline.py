@@ -6,9 +6,10 @@ import sys
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.text_stages import cut, read_events
 from vivace.errors import RequestError
 from vivace.text.options import ScriptOptions
@@ -37,13 +38,13 @@ places = st.lists(st.integers(0, 10_000), max_size=30)
 
 
 @given(places)
-@settings(deadline=None, max_examples=300)
+@examples(300)
 def test_pipeline_in_any_pieces_gives_the_same_events(places: list[int]) -> None:
     assert read(cut(PROSE, places)) == read(list(PROSE))
 
 
 @given(places)
-@settings(deadline=None, max_examples=200)
+@examples(200)
 def test_pipeline_keeps_every_character_once(places: list[int]) -> None:
     found = utterances(read(cut(PROSE, places)))
     assert "".join("".join(found).split()) == "".join(PROSE.split())
@@ -88,7 +89,7 @@ def test_sentence_without_end_is_cut_at_a_clause_space_or_character(text: str, f
 
 
 @given(places)
-@settings(deadline=None, max_examples=200)
+@examples(200)
 def test_pause_marks_in_any_pieces_are_found(places: list[int]) -> None:
     text = "One [p] [pause 0.5s]two[PAUSE 20 ms] [paused] three."
     expected = ["One [p] ", Pause(0.5), "two", Pause(0.02), " [paused] three."]

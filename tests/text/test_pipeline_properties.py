@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.text_stages import cut, plan_utterances, read_events
 from vivace.errors import RequestError
 from vivace.text.lexicon import Lexicon
@@ -47,7 +48,7 @@ def letters(text: str) -> str:
 
 
 @given(texts, options)
-@settings(deadline=None, max_examples=400)
+@examples(400)
 @example("Hello.[pause 1s]" + " " * 301, ScriptOptions())
 def test_known_text_gives_speakable_utterances_or_a_request_error(
     text: str, wanted: ScriptOptions
@@ -62,7 +63,7 @@ def test_known_text_gives_speakable_utterances_or_a_request_error(
 
 
 @given(texts, options)
-@settings(deadline=None, max_examples=300)
+@examples(300)
 def test_every_letter_stays_in_order(text: str, wanted: ScriptOptions) -> None:
     text = text.replace("[pause", "[paus").encode("utf-8", "ignore").decode()
     wanted = replace(wanted, clean=False, normalize=False, keep_emoji=True)
@@ -73,7 +74,7 @@ def test_every_letter_stays_in_order(text: str, wanted: ScriptOptions) -> None:
 
 
 @given(texts, options, places)
-@settings(deadline=None, max_examples=400)
+@examples(400)
 def test_live_text_in_any_pieces_gives_the_same_events(
     text: str, wanted: ScriptOptions, places: list[int]
 ) -> None:
@@ -85,7 +86,7 @@ def test_live_text_in_any_pieces_gives_the_same_events(
 
 
 @given(texts, options)
-@settings(deadline=None, max_examples=300)
+@examples(300)
 def test_unsplit_live_text_matches_the_known_text(text: str, wanted: ScriptOptions) -> None:
     text = text.encode("utf-8", "ignore").decode().replace("[pause 99s]", "")
     wanted = replace(wanted, clean=False, max_chars=None, packing="words", paragraph_s=None)
@@ -97,7 +98,7 @@ def test_unsplit_live_text_matches_the_known_text(text: str, wanted: ScriptOptio
 
 
 @given(texts)
-@settings(deadline=None, max_examples=300)
+@examples(300)
 def test_cleaning_any_text_does_not_raise(text: str) -> None:
     remove_markup(text)
     read_events(list(text), ScriptOptions(clean=True, normalize=True))
@@ -114,7 +115,7 @@ plain_texts = st.text(st.sampled_from([*map(chr, range(32, 127)), "é", "\n", "\
 
 
 @given(plain_texts, options)
-@settings(deadline=None, max_examples=400)
+@examples(400)
 @example(" Hello. It is 5 o'clock!  Yes. ", ScriptOptions(packing="whole"))
 @example(" Hello. It is 5 o'clock! ", ScriptOptions(packing="whole", paragraph_s=0.9))
 @example("- one. 2) two", ScriptOptions(packing="whole", max_chars=None))

@@ -6,9 +6,10 @@ import itertools
 import re
 from dataclasses import replace
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.text_stages import cut, read_events, spoken_words
 from tests.text.test_pipeline_properties import options, places, texts
 from vivace.text.lexicon import Lexicon
@@ -26,7 +27,7 @@ def spans_of(text: str) -> list[tuple[int, int]]:
 
 
 @given(texts, options, places, st.booleans())
-@settings(deadline=None, max_examples=400)
+@examples(400)
 @example("**Bo**ld [a link](http://a.b/c) 😀 $5.50 on Dec. 25, 2024", ScriptOptions(), [3], False)
 def test_texts_of_the_pipeline_have_source_spans_in_order(
     text: str, wanted: ScriptOptions, places: list[int], has_lexicon: bool
@@ -48,7 +49,7 @@ def test_texts_of_the_pipeline_have_source_spans_in_order(
 
 
 @given(texts, options, places)
-@settings(deadline=None, max_examples=400)
+@examples(400)
 def test_unchanged_text_equals_its_source(
     text: str, wanted: ScriptOptions, places: list[int]
 ) -> None:

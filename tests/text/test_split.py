@@ -8,9 +8,10 @@ from functools import partial
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.text.test_tokenizer import ALL_SENTENCES
 from vivace.errors import RequestError
 from vivace.text.split import ABBREVIATIONS, BEFORE_NUMBERS, SentenceSplitter, split_sentences
@@ -151,7 +152,7 @@ def takes_at_most(seconds: float, call: Callable[[], object]) -> bool:
     return False
 
 
-@settings(deadline=None, max_examples=500)
+@examples(500)
 @given(text=TEXTS, max_chars=MAX_CHARS)
 def test_split_sentences_drops_only_white_space(text: str, max_chars: int) -> None:
     rest = text
@@ -163,7 +164,7 @@ def test_split_sentences_drops_only_white_space(text: str, max_chars: int) -> No
     assert not rest.strip()
 
 
-@settings(deadline=None, max_examples=500)
+@examples(500)
 @given(text=TEXTS, max_chars=MAX_CHARS, places=st.lists(st.integers(0, 200), max_size=20))
 def test_splitter_in_any_pieces_gives_the_same_sentences(
     text: str, max_chars: int, places: list[int]

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 import tiktoken
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.real_vocabulary import ADDED_IDS, Ranks, reference_encoding
 from vivace.errors import CheckpointError, RequestError
 from vivace.text.tokenizer import TextTokenizer
@@ -153,7 +154,7 @@ def test_sentences_get_the_ids_of_tiktoken(language: str, pair: Pair) -> None:
         assert ours.decode(ours.encode(sentence)) == composed
 
 
-@settings(deadline=None, max_examples=300)
+@examples(300)
 @given(text=TEXTS)
 def test_any_text_gets_the_ids_of_tiktoken(pair: Pair, text: str) -> None:
     ours, reference = pair

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tests.support.examples import examples
 from tests.support.slots import plain_backend
 from vivace import TTS
 from vivace.backends.base import Frames
@@ -96,7 +97,7 @@ def test_short_reference_is_compared_over_its_length() -> None:
     assert leaked_frames(REFERENCE[:0], SPEECH) == 0
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.integers(0, 2**32 - 1), st.integers(0, 25))
 def test_leaked_frames_finds_exactly_the_repeated_end(seed: int, num_frames: int) -> None:
     codes = np.random.default_rng(seed).permutation(2048)[:80, None].repeat(16, axis=1)

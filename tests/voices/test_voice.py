@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.numpy import save
 
+from tests.support.examples import examples
 from vivace.errors import RequestError, VoiceFileError, VoiceMismatchError
 from vivace.voices.voice import Voice, load_voice, parse_voice
 
@@ -271,7 +272,7 @@ def test_vector_of_another_type_is_rejected(dtype: str) -> None:
             parse_voice(with_header(header, bytes(size)))
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.lists(st.tuples(st.integers(0, len(FILE) - 1), st.integers(0, 255)), max_size=6))
 def test_mutated_file_loads_or_raises_voice_file_error(edits: list[tuple[int, int]]) -> None:
     content = bytearray(FILE)
@@ -280,7 +281,7 @@ def test_mutated_file_loads_or_raises_voice_file_error(edits: list[tuple[int, in
     _parses_or_is_refused(bytes(content))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.binary(max_size=64), st.integers(0, len(FILE)), st.integers(0, len(FILE)))
 def test_spliced_file_loads_or_raises_voice_file_error(
     middle: bytes, start: int, stop: int
@@ -288,7 +289,7 @@ def test_spliced_file_loads_or_raises_voice_file_error(
     _parses_or_is_refused(FILE[:start] + middle + FILE[stop:])
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(max_size=8),

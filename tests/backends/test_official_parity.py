@@ -22,6 +22,7 @@ from tests.support.utterances import generate
 from vivace.backends.eager import EagerBackend
 from vivace.model.cache import KeyValueCache, attend_causally
 from vivace.model.talker import Talker
+from vivace.speech import SamplingParams
 
 ITEMS = [item for name in TINY_NAMES for item in official_items(name)]
 
@@ -31,6 +32,7 @@ ITEMS = [item for name in TINY_NAMES for item in official_items(name)]
 ALONE = ("dylan_auto_offline", "two_tokens_streaming", "penalty_strong_streaming")
 
 FINISHES = {"eos": "stop", "length": "length"}  # official name: ours
+NUM_COMPARED = 32  # frames
 
 
 def name_of(item: OfficialItem) -> str:
@@ -79,6 +81,18 @@ def batch_items(model: str) -> list[OfficialItem]:
     return sorted(items, key=lambda item: -len(item.codes))
 
 
+def first_frames(item: OfficialItem, place: int) -> tuple[SamplingParams, int, str]:
+    """Sampling, number of frames and last status of a call in a batch of calls.
+
+    The two longest calls and those that end by themselves are spoken whole, the others to
+    `NUM_COMPARED` frames.
+    """
+    finish, num_frames = item.raw["finish"], len(item.codes)
+    if place < 2 or finish == "eos" or num_frames <= NUM_COMPARED:
+        return item.sampling, num_frames, FINISHES[finish]
+    return item.sampling.replace(max_frames=NUM_COMPARED), NUM_COMPARED, "length"
+
+
 # A third of one model's calls by default, and all others in CI.
 DEFAULT_MODEL, DEFAULT_ITEMS = "custom_voice_projected", slice(2, None, 3)
 
@@ -98,9 +112,10 @@ def test_greedy_codes_are_equal_in_a_ragged_batch(
         del items[DEFAULT_ITEMS]
     assert len(items) >= 3
     utterances = speak_staggered(part.backend(pass_rows=8), part, items)
-    for item, (codes, status) in zip(items, utterances, strict=True):
-        assert np.array_equal(codes, item.codes), name_of(item)
-        assert status == FINISHES[item.raw["finish"]], name_of(item)
+    for place, (item, (codes, status)) in enumerate(zip(items, utterances, strict=True)):
+        _, num_frames, expected = first_frames(item, place)
+        assert np.array_equal(codes, item.codes[:num_frames]), name_of(item)
+        assert status == expected, name_of(item)
 
 
 def speak_staggered(
@@ -114,7 +129,7 @@ def speak_staggered(
     while waiting or running:
         if waiting:
             index, item = waiting.pop(0)
-            running[index] = backend.admit(item.prompt(part), item.sampling)
+            running[index] = backend.admit(item.prompt(part), first_frames(item, index)[0])
         frames = backend.step(list(running.values()), 3)
         for row, index in enumerate(list(running)):
             codes[index].append(frames.of(row))

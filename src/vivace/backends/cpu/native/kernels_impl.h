@@ -259,22 +259,40 @@ struct HalfCache {
     static V vector(const char* p) { return load_half(reinterpret_cast<const uint16_t*>(p)); }
 };
 
+// Products of NUM queries and KEYS consecutive keys, times the scale. Sums of several keys do not wait
+// for each other.
+template <class Cache, int NUM, int KEYS>
+static inline void score_keys(const Attention& a, const char* keys, const float* q, float scale,
+                              float* out) {
+    const size_t dim = size_t(a.head_dim);
+    V total[KEYS][NUM];
+    UNROLL for (int j = 0; j < KEYS; ++j)
+        UNROLL for (int i = 0; i < NUM; ++i) total[j][i] = splat(0.0f);
+    for (size_t d = 0; d < dim; d += W) {
+        V query[NUM];
+        UNROLL for (int i = 0; i < NUM; ++i) query[i] = load(q + size_t(i) * dim + d);
+        UNROLL for (int j = 0; j < KEYS; ++j) {
+            const V each = Cache::vector(keys + (size_t(j) * dim + d) * Cache::SIZE);
+            UNROLL for (int i = 0; i < NUM; ++i) total[j][i] = fma(query[i], each, total[j][i]);
+        }
+    }
+    UNROLL for (int j = 0; j < KEYS; ++j)
+        UNROLL for (int i = 0; i < NUM; ++i)
+            out[size_t(i) * size_t(a.length) + size_t(j)] = sum(total[j][i]) * scale;
+}
+
 // Products of NUM queries and all keys, times the scale.
 template <class Cache, int NUM>
 static inline void score(const Attention& a, const float* q, float scale, float* out) {
-    const int dim = a.head_dim;
+    constexpr int KEYS = 4;
+    const size_t row = size_t(a.head_dim) * Cache::SIZE;
     for (int start = 0; start < a.length; start += PAGE) {
         const char* key = a.pages[start / PAGE] + a.keys;
         const int end = a.length - start < PAGE ? a.length : start + PAGE;
-        for (int j = start; j < end; ++j, key += size_t(dim) * Cache::SIZE) {
-            V total[NUM];
-            for (int i = 0; i < NUM; ++i) total[i] = splat(0.0f);
-            for (int d = 0; d < dim; d += W) {
-                const V each = Cache::vector(key + size_t(d) * Cache::SIZE);
-                for (int i = 0; i < NUM; ++i) total[i] = fma(load(q + i * dim + d), each, total[i]);
-            }
-            for (int i = 0; i < NUM; ++i) out[size_t(i) * a.length + j] = sum(total[i]) * scale;
-        }
+        int j = start;
+        for (; j + KEYS <= end; j += KEYS, key += KEYS * row)
+            score_keys<Cache, NUM, KEYS>(a, key, q, scale, out + j);
+        for (; j < end; ++j, key += row) score_keys<Cache, NUM, 1>(a, key, q, scale, out + j);
     }
 }
 

@@ -7,11 +7,7 @@
 
 constexpr int NUM_STREAMS = 1;
 constexpr size_t AHEAD = 1024;  // bytes of weights to prefetch ahead
-#if defined(__ARM_FEATURE_MATMUL_INT8)
 constexpr int INTEGER_TILE = 2;  // SMMLA multiplies two rows with two outputs
-#else
-constexpr int INTEGER_TILE = 1;
-#endif
 
 inline void arrange(int kind, const int8_t* plain, int g, int, int size, int8_t* codes,
                     int32_t* start) {

@@ -102,16 +102,22 @@ struct Tap {
     bool is_first;
 };
 
+// sums + weights * x[LANE]. GCC puts calls of the intrinsic that wait for each other side by side.
+template <int LANE>
+inline int32x4_t add_products(int32x4_t sums, int8x16_t weights, int8x16_t x) {
+    asm volatile("sdot %0.4s, %1.16b, %2.4b[%3]" : "+w"(sums) : "w"(weights), "w"(x), "i"(LANE));
+    return sums;
+}
+
 // Adds the products of channels 4 * PART to 4 * PART + 3 of a vector of inputs.
 template <int PART, int ROWS, int VECTORS>
 inline void add_channels(const int8x16_t (&x)[ROWS], const int8_t* weight,
                          int32x4_t (&sum)[ROWS][VECTORS]) {
-    int8x16_t columns[VECTORS];
-    UNROLL for (int v = 0; v < VECTORS; ++v)
-        columns[v] = vld1q_s8(weight + (PART * VECTORS + v) * DEPTH);
-    UNROLL for (int row = 0; row < ROWS; ++row)
-        UNROLL for (int v = 0; v < VECTORS; ++v)
-            sum[row][v] = vdotq_laneq_s32(sum[row][v], columns[v], x[row], PART);
+    UNROLL for (int v = 0; v < VECTORS; ++v) {
+        const int8x16_t columns = vld1q_s8(weight + (PART * VECTORS + v) * DEPTH);
+        UNROLL for (int row = 0; row < ROWS; ++row)
+            sum[row][v] = add_products<PART>(sum[row][v], columns, x[row]);
+    }
 }
 
 // sums [ROWS, VECTORS * 4] += row scales * (x [ROWS, depth] * weight [depth, VECTORS * 4]).

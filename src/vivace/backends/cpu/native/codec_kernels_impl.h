@@ -126,6 +126,10 @@ inline void multiply(const Part& part, const float* x, const Number* weight, flo
             UNROLL for (int row = 0; row < ROWS; ++row) {
                 const float each = x[row * stride + i];
                 UNROLL for (int v = 0; v < VECTORS; ++v) sum[row][v] = fma(each, columns[v], sum[row][v]);
+#if defined(__aarch64__)
+                // Otherwise GCC loads the inputs of all rows first, and has no registers left.
+                asm volatile("" ::: "memory");
+#endif
             }
         }
     UNROLL for (int row = 0; row < ROWS; ++row)

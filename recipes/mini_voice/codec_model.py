@@ -54,8 +54,14 @@ class MelEncoder(nn.Module):
         self.out = nn.Linear(width, out)
 
     def forward(self, samples: Tensor) -> Tensor:
-        mel = self.mel(samples)[..., : samples.shape[-1] // 240]
-        x = self.fast(self.stem((mel + 5.0) / 3.0))
+        return self.encode_mels(self.mels(samples))
+
+    def mels(self, samples: Tensor) -> Tensor:
+        """Log-mels [B, mels, frames * 8]."""
+        return self.mel(samples)[..., : samples.shape[-1] // 240]
+
+    def encode_mels(self, mels: Tensor) -> Tensor:
+        x = self.fast(self.stem((mels + 5.0) / 3.0))
         x = self.slow(self.to_slow(self.middle(self.to_middle(x))))
         return self.out(self.norm(x.transpose(1, 2))).transpose(1, 2)
 

@@ -22,7 +22,6 @@ from vivace.checkpoint import EMBEDDED
 from vivace.finetune.options import TrainOptions
 
 WIDTH, NUM_HEADS, HEAD_DIM = 128, 2, 64
-Sound = tuple[NDArray[np.float32], int]
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -74,9 +73,6 @@ class FakeVoiceprint:
         level = float(samples.mean())
         return np.array([np.sin(level), np.cos(level)], np.float32)
 
-    def mean(self, audios: list[Sound]) -> NDArray[np.float32]:
-        return self(*audios[0])
-
 
 def test_finetune_proof_command(run: Run, tmp_path: Path) -> None:
     (tmp_path / "wavs").mkdir()
@@ -87,12 +83,13 @@ def test_finetune_proof_command(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "proof.json"
     run("finetune_proof.py", "--adapter", tmp_path / "me.safetensors", "--recordings", tmp_path,
         "--text", tmp_path / "lines.txt", "--json", out,
-        TTS=FakeTTS, Voiceprint=FakeVoiceprint,
+        TTS=FakeTTS, Voiceprint=FakeVoiceprint, SpeakerJudge=FakeVoiceprint,
         Recogniser=lambda: lambda *_: "one two")  # fmt: skip
     report = read(out)
     assert report["word_errors"] == dict.fromkeys(("me", "heart", "michael"), 0.5)
-    assert report["likeness"]["me, recordings"] > report["likeness"]["michael"]
-    assert report["likeness"]["michael"] > report["likeness"]["heart"]
+    for likeness in (report["likeness"][judge] for judge in ("ERes2Net", "GE2E")):
+        assert likeness["me, recordings"] > likeness["michael"] > likeness["heart"]
+    assert set(report["goals"].values()) == {True}
 
 
 class FakeGguf:

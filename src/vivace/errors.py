@@ -166,6 +166,9 @@ class ClosedError(EngineError):
     """The TTS was closed and can no longer speak."""
 
 
+MIN_RETRY_S = 0.1  # shortest time that a refused request is asked to wait
+
+
 class QueueFullError(EngineError):
     """The queue is full. Retry after `retry_s` seconds."""
 

@@ -18,10 +18,10 @@ from vivace import TTS
 from vivace.audio.clip import AudioChunk
 from vivace.engine.stream import Stream
 from vivace.errors import RequestError, UnsupportedRequestError
-from vivace.script.parts import SILENT_S
 from vivace.script.request import Request
 from vivace.script.text_settings import TextSettings
 from vivace.text.options import ScriptOptions
+from vivace.text.pauses import SILENT_S
 
 SENTENCES = [f"This is sentence number {n}, and it says little." for n in range(5)]
 OPTIONS: dict[str, Any] = {"seed": 3, "min_frames": 4_000, "guard": False}

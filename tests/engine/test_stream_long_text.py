@@ -18,9 +18,8 @@ from tests.support.recording_backend import stop_after
 from tests.support.text_stages import plan_utterances
 from vivace import TTS
 from vivace.errors import RequestError
-from vivace.script.parts import SILENT_S
 from vivace.text.options import ScriptOptions
-from vivace.text.pauses import Pause
+from vivace.text.pauses import SILENT_S, Pause
 
 OPTIONS = ScriptOptions()
 SEAM = Pause(OPTIONS.seam_s)

@@ -22,6 +22,7 @@ from vivace.errors import BatchError, RequestError, RunawayError
 from vivace.options import SpeakOptions, SpeechOptions
 from vivace.speech import shown
 from vivace.text.markup import remove_markup
+from vivace.text.pauses import SILENT_S
 
 if TYPE_CHECKING:
     from vivace.tts import TTS
@@ -31,7 +32,6 @@ FORMAT = 1
 MAX_ATTEMPTS = 4  # for a passage that does not end or misses words; each with another seed
 SEED_STEP = 1_000_003
 MAX_TOGETHER = 16  # segments in one batch, limited by memory
-SILENT_S = 0.6  # silence for a passage without words, such as `* * *`
 FULL_SCALE = 32_767
 
 

@@ -46,7 +46,7 @@ def describe(made: CapacityPlan, price: float | None) -> dict[str, Any]:
         "first_audio_ms": _percentiles(made.normal),
         "first_audio_ms_after_loss": _percentiles(made.after_loss),
         "underruns": made.normal.num_underruns,
-        "talks": len(made.normal.first_audio_ms),
+        "utterances": len(made.normal.first_audio_ms),
         "figures": dict(made.figures.source),
     }
     if price is not None:
@@ -74,7 +74,7 @@ def format_rows(made: CapacityPlan, report: dict[str, Any]) -> dict[str, str]:
         f"{report['requests_per_s_per_gpu']:g} requests/s",
         "first audio": _format_ms(report["first_audio_ms"]),
         "after a loss": f"{_format_ms(report['first_audio_ms_after_loss'])} in the first 10 s",
-        "underruns": f"{report['underruns']} in {report['talks']:,} utterances",
+        "underruns": f"{report['underruns']} in {report['utterances']:,} utterances",
         "audio/GPU": f"{report['audio_s_per_s_per_gpu']:g} s per second, {load:.0%} of the "
         "highest measured throughput",
     }

@@ -14,6 +14,7 @@ from vivace._version import __version__
 from vivace.audio.formats import cover_kind
 from vivace.books.book import Book, open_book
 from vivace.books.check import BookCheck, check_segments
+from vivace.books.epub import MAX_COVER_BYTES
 from vivace.books.output import AudiobookOutput, choose_output
 from vivace.books.reader import BookReader, Progress, WorkFolder, work_path
 from vivace.books.segments import Segment, split_book
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 SEED = 1  # without --seed: an interrupted book must continue with the same speech
 MIN_LUFS, MAX_LUFS = -40.0, -5.0
-MAX_COVER_BYTES = 16 * 2**20
 
 
 def read(arguments: argparse.Namespace) -> int:

@@ -28,7 +28,7 @@ from vivace.engine.thread import Inbox, Message, start_thread
 from vivace.engine.turn_report import TurnHook
 from vivace.engine.utterance import Utterance
 from vivace.engine.worker import EngineWorker
-from vivace.errors import EngineError, QueueFullError
+from vivace.errors import MIN_RETRY_S, EngineError, QueueFullError
 from vivace.model.config import Head
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 LINGER_S = 0.5  # the idle thread waits this long for more work
 QUEUE_CHECK_S = 1.0  # between checks for requests that waited too long
-MIN_RETRY_S = 0.1
 
 
 class Engine(EngineClient):

@@ -14,13 +14,12 @@ from vivace.errors import RequestError, TextError
 from vivace.text.letters import Letters, LetterSkipper, close_gaps
 from vivace.text.options import ScriptOptions
 from vivace.text.packing import Cut
-from vivace.text.pauses import Pause
+from vivace.text.pauses import SILENT_S, Pause
 from vivace.text.pipeline import Event, TextPipeline
 from vivace.text.spans import join
 from vivace.text.written_words import WrittenWords
 
 MAX_INSIDE_SEAM_S = 0.15  # silence between two utterances of one sentence
-SILENT_S = 0.6  # silence for an utterance without words, such as "..." or "* * *"
 
 LetterError = Callable[[str], RequestError]
 

@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+from vivace.errors import MIN_RETRY_S
 from vivace.serve.errors import RefusedError
 from vivace.serve.metrics import Metrics
 from vivace.serve.models import Models
 from vivace.serve.served_model import ServedModel
 
 SPEECH_PATH = "/v1/audio/speech"
-MIN_RETRY_S = 0.1
 CODE = "queue_full"
 
 

@@ -23,7 +23,7 @@ from vivace.text.spans import join
 BlockEnd = Literal["item", "paragraph"]
 WRAP, CELL, ITEM, PARAGRAPH = " ", "\t", "\n\n", "\n\n\n"
 MIN_WRAPPED_CHARS = 40  # shorter lines were not wrapped at a right margin
-MAX_SPACES = 32  # this many spaces separate like a line break
+MAX_SPACES = 32  # this much white space separates like a line break and ends a sentence
 _MAX_TOKEN = 100  # characters of the next word that a decision waits for
 
 _LINE_ENDS = "\n\r\v\f\x1c-\x1e\x85\u2028\u2029"  # as in `str.splitlines`

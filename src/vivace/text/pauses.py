@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from vivace.errors import RequestError, TextError
 
 MAX_PAUSE_S = 10.0
+SILENT_S = 0.6  # silence instead of a text without words, such as "..." or "* * *"
 
 # "[pause] button" and "[pause for effect]" are words.
 PAUSE_MARK = re.compile(

@@ -12,7 +12,7 @@ import unicodedata
 from pathlib import Path
 
 from vivace.errors import RequestError
-from vivace.text.breaks import skip_spaces
+from vivace.text.breaks import MAX_SPACES, skip_spaces
 from vivace.text.scripts import HAN_AND_KANA, HANGUL
 
 _TABLES = json.loads(Path(__file__).with_name("abbreviations.json").read_text("utf-8"))
@@ -24,7 +24,6 @@ BEFORE_NUMBERS: dict[str, str] = _TABLES["before_numbers"]
 # Nouns after a German ordinal: "am 3. Mai" is one sentence.
 _ORDINAL_NOUNS = frozenset(" ".join(_TABLES["german_ordinal_nouns"]).split())
 
-MAX_SPACES = 32  # this much white space ends a sentence, like an empty line
 _LOOK_BEHIND = 24  # characters searched before a full stop for its word
 _LIST_MARK_CHARS = 8  # characters after a line end that show a list mark
 

@@ -7,7 +7,8 @@
 
 constexpr int NUM_STREAMS = 1;
 constexpr size_t AHEAD = 1024;  // bytes of weights to prefetch ahead
-constexpr int INTEGER_TILE = 2;  // SMMLA multiplies two rows with two outputs
+// A vector of inputs serves two outputs. SMMLA multiplies two rows with two outputs.
+constexpr int INTEGER_TILE = 2;
 
 inline void arrange(int kind, const int8_t* plain, int g, int, int size, int8_t* codes,
                     int32_t* start) {

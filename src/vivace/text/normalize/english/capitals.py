@@ -140,10 +140,11 @@ def _read_numeral(reader: TokenReader, token: Token) -> Reading | None:
     """`Henry VIII`, `World War II`; `I` only after a word such as `War`."""
     value = roman(token.core)
     before = reader.before
-    is_heading = token.trail == "." and len(token.core) > 1 and is_capitalised(reader.token(1))
-    if value is not None and value < 40 and is_heading and (before is None or "\n" in token.space):
-        return Reading(cardinal(value).capitalize())  # "II. Methods"
-    if value is None or before is None or not before.is_open or token.core in ("C", "L"):
+    if value is None:
+        return None
+    if value < 40 and _is_heading(reader, token):
+        return Reading(cardinal(value).capitalize())
+    if before is None or not before.is_open or token.core in ("C", "L"):
         return None
     is_name = before.core[:1].isupper() and len(before.core) > 2
     is_letter = len(token.core) == 1  # "Type X", but "Chapter X"
@@ -153,3 +154,10 @@ def _read_numeral(reader: TokenReader, token: Token) -> Reading | None:
     if is_letter or value >= 40 or not (is_name and before.core[1:].islower()):
         return None
     return Reading(f"the {ordinal(value)}" if before.core in _RULERS else cardinal(value))
+
+
+def _is_heading(reader: TokenReader, token: Token) -> bool:
+    """Whether a numeral begins a heading: `II. Methods`."""
+    is_first = reader.before is None or "\n" in token.space
+    is_number = len(token.core) > 1 and token.trail == "."
+    return is_first and is_number and is_capitalised(reader.token(1))

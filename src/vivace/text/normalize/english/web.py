@@ -18,7 +18,7 @@ _DOTTED = re.compile(
 _HANDLE = re.compile(r"@(\w{1,40})((?:['’]s)?)")
 _TAG = re.compile(r"#(?=\d*[A-Za-z_])(\w{1,61})")
 _CODE = re.compile(r"[A-Za-z0-9-]+")
-_LINK = re.compile(r"([^\]]*)\]\((?:https?://|mailto:)(\S+)")
+_LINK = re.compile(r"([^\]]*)\]\((?:https?://|mailto:)([!-~]+)")
 _NUMBERED = re.compile(r"#(\d{1,9})")
 _VERSION = re.compile(r"([vV])?(\d{1,4}(?:\.\d{1,4})+)((?:-?(?:alpha|beta|rc)\.?\d*)?)")
 _INITIALS = re.compile(r"(?:[A-Z][a-z]?\.|[a-z]\.)+[A-Za-z]{1,2}")

@@ -169,7 +169,7 @@ def test_clone_without_reference_or_transcript_is_rejected(
         models["base"].generate_voice_clone("Hi.", "english", recording)
     first_release = Qwen3TTSCudaGraphs(models["base"].tts)
     waves, _ = first_release.generate_voice_clone("Hi.", "english", recording, max_new_tokens=4)
-    assert len(waves[0]) == 4 * 1920
+    assert 0 < len(waves[0]) <= 4 * 1920  # sampled without a seed: speech may end earlier
     chunks = first_release.generate_voice_clone_streaming(
         "Hi.", None, recording, "", 5, 0.9, 50, False, 1.05, 2
     )

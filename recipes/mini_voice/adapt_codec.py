@@ -53,7 +53,7 @@ COLUMNS = 8  # mel columns of a frame
 
 @dataclass(frozen=True)
 class Speech:
-    """Utterances one after the other; each begins on a frame."""
+    """Concatenated utterances. Each utterance starts at a frame boundary."""
 
     audio: Tensor  # [frames * 1920]
     codes: Tensor  # [frames, books]

@@ -105,7 +105,7 @@ class WithSpeakerLoss(Protocol):
 
 
 def fast_step(stage: WithSpeakerLoss, make: Callable[[], Step]) -> Step:
-    """The captured step. Without the speaker loss if a graph cannot capture it."""
+    """Capture the step. If the capture fails, capture it without the speaker loss."""
     step = make()
     if step.has_failed and stage.speaker is not None:
         print("continuing without the speaker loss", flush=True)

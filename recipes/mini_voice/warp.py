@@ -32,7 +32,7 @@ def align(sources: list[Tensor], targets: list[Tensor]) -> list[Tensor]:
 
 
 def warp(distances: Tensor) -> Tensor:
-    """The cheapest monotonic path through distances [target, source], as a source per target."""
+    """For each target, the source on the cheapest monotonic path through [target, source]."""
     num_sources = distances.shape[1]
     costs = torch.full((STEPS,), SKIP_COST * float(distances.mean()))
     costs[1] = 0

@@ -71,7 +71,7 @@ def store(settings: SimpleNamespace, tmp_path: Path) -> Store:
 
 @pytest.fixture
 def trainer(settings: SimpleNamespace, tmp_path: Path) -> CodecTrainer:
-    """An untrained codec whose codebooks fit its vectors, as saved in 16 bits."""
+    """An untrained codec in 16 bits, with codebooks in the range of its latents."""
     from recipes.mini_voice import train_codec
 
     torch.manual_seed(3)
@@ -219,7 +219,7 @@ class ExactLatents(nn.Module):
 def test_exported_quantizer_gives_codes_of_training_encoder(
     settings: SimpleNamespace, trainer: CodecTrainer, tmp_path: Path, speaker: int
 ) -> None:
-    """The last codebook is divided: each speaker has an offset and own codes."""
+    """In the divided last codebook, each speaker has an offset and codes of its own."""
     from recipes.mini_voice import export, released_encoder, talker_files, train_codec
     from recipes.mini_voice.common import save_half
     from vivace.text.tokenizer import TextTokenizer

@@ -69,7 +69,7 @@ class Card:
         return self.model_type == model_type or (model_type == "base" and self.can_clone)
 
     def check_context(self, param: str) -> None:
-        """Raise RefusedError if the model cannot clone with a transcript, the field `param`."""
+        """Raise RefusedError that names the field `param` if the model cannot clone in context."""
         if self.can_clone and not self.can_clone_in_context:
             raise RefusedError(
                 f"{param}: {self.refusals['clone_in_context']}", code="unsupported", param=param

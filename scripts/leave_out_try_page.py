@@ -1,4 +1,4 @@
-"""Copy the documentation without the page that speaks, for a site that is built without the voice.
+"""Copy the documentation without the try page, for a site that is built without the voice.
 
     python scripts/leave_out_try_page.py build
 

@@ -77,11 +77,11 @@ def frames() -> str:
 
 def quality() -> str:
     names = {
-        "quality-mini-dev-all": "`heart`, sentences kept apart",
-        "quality-mini-dev": "the first of them",
-        "quality-mini-streamed": "the same, text one id a frame",
+        "quality-mini-dev-all": "`heart`, held-out sentences",
+        "quality-mini-dev": "the first 200 of them",
+        "quality-mini-streamed": "`heart`, streamed text (one id per frame)",
         "quality-mini-hard": "`heart`, hard lines",
-        "quality-mini-michael": "`michael`, sentences kept apart",
+        "quality-mini-michael": "`michael`, held-out sentences",
         "quality-mini-codec": "the codec alone, `heart` encoded and decoded",
         "quality-mini-codec-michael": "the same, `michael`",
         "quality-teacher-hard": "the teacher of `heart`, hard lines",
@@ -102,8 +102,9 @@ def quality() -> str:
                 f"{figures['duration_ratio_median']:.2f}" if is_compared else "",
             ]
         )
-    head = "| | lines | WER % | DistillMOS | its 5th percentile | runaways + lost (WER > 50 %) % |"
-    return table(f"{head} likeness | length against the teacher's |", rows)
+    head = "| | lines | WER % | DistillMOS | DistillMOS, 5th percentile |"
+    head += " runaways + lost (WER > 50 %) % | speaker similarity | length relative to the teacher |"
+    return table(head, rows)
 
 
 def _two_places(value: float | None) -> str:
@@ -140,7 +141,7 @@ def gpu() -> str:
         rows.append([f"{count} streams, seconds of audio a second", *speeds])
     live = [_live(size) for size in SIZES]
     rows.append(["streams played in real time", *(f"{one['live_streams']:,}" for one in live)])
-    what = "their underruns after the first second"
+    what = "underruns of these streams after the first second"
     rows.append([what, *(f"{one['underruns']:,}" for one in live)])
     return table("| | 0.6B | 1.7B |", rows)
 
@@ -294,7 +295,7 @@ def roofline() -> str:
             share = f"{100 * kernel['share_of_peak']:.0f} %"
             error = "–" if kernel["error"] is None else f"{kernel['error']:.1e}"
             rows.append([part, name, kernel["launches"], f"{kernel['us']:.1f}", share, error])
-    head = "| 64 streams | kernel | launches | µs each | share of the roof | error |"
+    head = "| 64 streams | kernel | launches | µs each | share of the roofline | error |"
     return table(head, rows)
 
 

@@ -2,9 +2,9 @@
 
     python scripts/make_tiny_checkpoints.py tiny
 
-Five folders of about 1 MB, for tests and for the official package to make golden values with.
-Proportions are those of the 0.6B and 1.7B models; names and shapes come from vivace's own classes.
-Every number is drawn from integers seeded by its tensor's name, so all machines write the same.
+Five folders of about 1 MB, for tests and for golden values of the official package. Proportions are
+those of the 0.6B and 1.7B models; names and shapes come from the classes of Vivace. Every number is
+drawn from integers seeded by the name of its tensor, so all machines write the same files.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ TEXT_VOCAB_SIZE = 384  # a few rows more than there are ids, as released
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("output", type=Path, help="the folder that gets the five folders")
+    parser.add_argument("output", type=Path, help="the output folder")
     output = parser.parse_args().output
     for name in CHECKPOINTS:
         make_checkpoint(output / name)
@@ -98,7 +98,7 @@ def make_checkpoint(folder: Path) -> None:
 
 
 def fingerprint(folder: Path) -> str:
-    """A digest of every name and number in a checkpoint, whatever the file's own layout."""
+    """A digest of all names and numbers in a checkpoint, independent of the file layout."""
     digest = hashlib.sha256()
     for path in (folder / "model.safetensors", folder / "speech_tokenizer" / "model.safetensors"):
         for name, tensor in sorted(load_file(path).items()):
@@ -129,7 +129,7 @@ def make_weights(seed: int, shapes: Shapes) -> dict[str, Tensor]:
 
 
 def make_tensor(seed: int, name: str, shape: tuple[int, ...]) -> Tensor:
-    """Numbers for one tensor, of a size that keeps signals alive through every layer."""
+    """Numbers for one tensor, scaled so that signals neither vanish nor overflow."""
     noise = draw_noise(seed, name, shape)
     leaf = name.rpartition(".")[2]
     if leaf == "initialized":
@@ -150,12 +150,12 @@ def make_tensor(seed: int, name: str, shape: tuple[int, ...]) -> Tensor:
     return gain(name) / math.sqrt(fan_in(name, shape)) * noise
 
 
-GAINS = [  # what the first pattern that fits multiplies the weights by
-    (r"codec_head|\.lm_head\.", 2.0),  # logits well apart, so that the best is clear of rounding
-    (r"code_predictor\.model\.codec_embedding", 0.3),  # fifteen of them against one c0 and a text
-    (r"^decoder\.decoder\.6\.", 0.1),  # audible, seldom clipped
-    (r"^decoder\.decoder\.\d\.block\.\d\.conv2", 0.3),  # residuals that do not pile up
-    (r"^encoder\.encoder\.layers", 1.4),  # what ELU takes away
+GAINS = [  # factors of weights; the first matching pattern applies
+    (r"codec_head|\.lm_head\.", 2.0),  # large margins, so that rounding changes no choice
+    (r"code_predictor\.model\.codec_embedding", 0.3),  # 15 are added to one code and one text
+    (r"^decoder\.decoder\.6\.", 0.1),  # audible, rarely clipped
+    (r"^decoder\.decoder\.\d\.block\.\d\.conv2", 0.3),  # bounds the sum of residuals
+    (r"^encoder\.encoder\.layers", 1.4),  # compensates for ELU
     (r"^encoder\.quantizer.*embed_sum", 0.8),
 ]
 
@@ -165,7 +165,7 @@ def gain(name: str) -> float:
 
 
 def fan_in(name: str, shape: tuple[int, ...]) -> int:
-    """How many inputs are summed into one output."""
+    """The number of inputs that are summed into one output."""
     if "embedding" in name:
         return 1
     if re.match(r"decoder\.upsample\.\d\.0\.conv", name):  # transposed, stride = kernel
@@ -176,7 +176,7 @@ def fan_in(name: str, shape: tuple[int, ...]) -> int:
 
 
 def draw_noise(seed: int, name: str, shape: tuple[int, ...]) -> Tensor:
-    """Close to normal, mean 0 and variance 1: a sum of four integers, the same on any machine."""
+    """Nearly normal numbers, mean 0 and variance 1: sums of four integers, equal on any machine."""
     generator = torch.Generator().manual_seed(zlib.crc32(f"{seed}/{name}".encode()))
     total = torch.randint(0, 2**16, (4, *shape), generator=generator).sum(0)
     return (total - 2 * (2**16 - 1)) / (2**16 / math.sqrt(3))

@@ -1,4 +1,4 @@
-"""Assemble the page that speaks in the browser: sources, an exported voice and onnxruntime-web.
+"""Assemble the try page (docs/browser.md): sources, an exported voice and onnxruntime-web.
 
     python scripts/make_try_page.py build/site/try
     python scripts/make_try_page.py public/try --model ./my-checkpoint

@@ -1,4 +1,4 @@
-"""The official package, loaded once, and the form in which golden files are written."""
+"""Loads the official package once, and writes golden files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def load(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
 
 
 def save(path: Path, tensors: Tensors, description: Any = None) -> None:
-    """Write tensors beside a JSON file of the same name that says what they are of."""
+    """Write tensors, and their description as a JSON file of the same name."""
     whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
     save_file(whole, f"{path}.safetensors")
     if description is not None:
@@ -43,7 +43,7 @@ def save(path: Path, tensors: Tensors, description: Any = None) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """One line for each entry of the lists at the top."""
+    """Write a JSON object; each entry of its top-level lists has its own line."""
     lines = [f" {json.dumps(key)}: {to_lines(entry)}" for key, entry in value.items()]
     path.with_suffix(".json").write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 

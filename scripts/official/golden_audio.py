@@ -1,4 +1,4 @@
-"""Golden samples, codes, vectors and spectrograms: everything of the codec and the speaker."""
+"""Golden values of the codec and the speaker encoder: samples, codes, vectors and spectrograms."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def reference_prompts(output: Path, model: str) -> ClonePrompts:
 
 
 def step_by_step(recorder: Recorder, live: list[int]) -> Tensors:
-    """What generate() saw, with its cache: one prefill, then a step for every frame."""
+    """The logits of generate(), with its cache: one prefill, then a step for every frame."""
     num_frames = len(recorder.codes[0])
     bf16 = torch.bfloat16  # generate() returns logits as float32; the model made them in bfloat16
     return {

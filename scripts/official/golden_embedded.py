@@ -1,4 +1,4 @@
-"""Golden codes of the voice inside the package: the official code loads it and speaks greedily."""
+"""Golden codes of the embedded voice: the official code loads the voice and speaks greedily."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Golden waveforms of faster-qwen3-tts 0.5.4: its clones, with everything that shapes a prompt.
+"""Golden waveforms of faster-qwen3-tts 0.5.4: clones with all options that change a prompt.
 
-Run by hand in the environment of README.md, with faster-qwen3-tts installed without its
+Run it separately in the environment of README.md, with faster-qwen3-tts installed without its
 dependencies (`pip install --no-deps faster-qwen3-tts==0.5.4`):
 
     .venv-official/bin/python scripts/official/golden_faster.py tiny tests/golden

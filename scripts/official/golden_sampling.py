@@ -1,4 +1,4 @@
-"""Golden probabilities: what the logits processors that generate() builds make of logits."""
+"""Golden probabilities: logits after the logits processors that generate() builds."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HISTORY_LENGTHS = [0, 1, 2, 40]  # EOS is banned at 0 and 1
 
 
 class ProcessorsFoundError(Exception):
-    """Carries the logits processors out of generate()."""
+    """Stops generate() and holds its logits processors."""
 
 
 def make_sampling(checkpoints: Path, output: Path) -> None:

@@ -1,4 +1,4 @@
-"""Write tests/golden: what the official package makes of the tiny checkpoints.
+"""Write tests/golden: results of the official package for the tiny checkpoints.
 
     python scripts/make_tiny_checkpoints.py tiny                # with vivace on the path
     .venv-official/bin/python scripts/official/make_golden.py --checkpoints tiny

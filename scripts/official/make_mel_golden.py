@@ -1,4 +1,4 @@
-"""Make tests/golden/mel.json: what librosa and the official mel_spectrogram give.
+"""Write tests/golden/mel.json: results of librosa and of the official mel_spectrogram.
 
 Run where qwen-tts 0.1.1, librosa and torch are installed:
 

@@ -13,8 +13,8 @@ MIN_MARGIN = 2e-5  # a greedy choice with a smaller margin may differ on another
 class Recorder:
     """The tensors of the last call: inputs, prefill rows, logits, scores and codes.
 
-    The official methods are wrapped on the instance; their arguments and results are untouched,
-    save that generate() is asked to return its logits and scores as well.
+    The official methods are wrapped on the instance. Their arguments and results do not change,
+    except that generate() also returns its logits and scores.
     """
 
     def __init__(self, tts: Any) -> None:
@@ -28,12 +28,12 @@ class Recorder:
     def _clear(self) -> None:
         self.inputs: dict[str, Any] = {}  # arguments of the inner generate: ids, prompt, languages
         self.talker_inputs: dict[str, Any] = {}  # padded rows, mask, trailing text
-        self.rows: list[Tensor] = []  # what the talker read: the prefill, then a row per frame
+        self.rows: list[Tensor] = []  # the talker's input: the prefill, then a row per frame
         self.logits: Tensor = torch.empty(0)  # [B, steps, vocabulary]
         self.scores: Tensor = torch.empty(0)  # the same after the logits processors
-        self.hidden: Tensor = torch.empty(0)  # [B, steps, hidden]: what the predictor is given
-        self.predictor_logits: list[Tensor] = []  # a frame each, [B, codebooks - 1, codes]
-        self.codes: list[Tensor] = []  # an item each, [frames, codebooks]
+        self.hidden: Tensor = torch.empty(0)  # [B, steps, hidden]: the predictor's input
+        self.predictor_logits: list[Tensor] = []  # one per frame: [B, codebooks - 1, codes]
+        self.codes: list[Tensor] = []  # one per item: [frames, codebooks]
 
     def _wrap(self, owner: Any, name: str, listener: Any, **extra: Any) -> None:
         official = getattr(owner, name)
@@ -64,7 +64,7 @@ class Recorder:
         self.rows.append(kwargs["inputs_embeds"].clone())
 
     def margin(self, index: int) -> float:
-        """The smallest lead of a greedy choice over the next best, over all choices of an item."""
+        """The smallest margin between the best and the second score, over all choices of an item."""
         num_frames = len(self.codes[index])
         num_steps = min(num_frames + 1, self.scores.shape[1])  # the choice of EOS counts too
         frames = [logits[index] for logits in self.predictor_logits[:num_frames]]

@@ -103,7 +103,8 @@ def quality() -> str:
             ]
         )
     head = "| | lines | WER % | DistillMOS | DistillMOS, 5th percentile |"
-    head += " runaways + lost (WER > 50 %) % | speaker similarity | length relative to the teacher |"
+    head += " runaways + lost (WER > 50 %) % | speaker similarity |"
+    head += " length relative to the teacher |"
     return table(head, rows)
 
 

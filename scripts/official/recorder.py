@@ -64,7 +64,7 @@ class Recorder:
         self.rows.append(kwargs["inputs_embeds"].clone())
 
     def margin(self, index: int) -> float:
-        """The smallest margin between the best and the second score, over all choices of an item."""
+        """The smallest margin between the best and the second score of all choices of an item."""
         num_frames = len(self.codes[index])
         num_steps = min(num_frames + 1, self.scores.shape[1])  # the choice of EOS counts too
         frames = [logits[index] for logits in self.predictor_logits[:num_frames]]

@@ -202,6 +202,16 @@ def test_text_with_its_respellings_at_the_limit_is_taken_and_beyond_it_refused()
         SpeechRequest.read({**body, "input": "GIF GIF.."}, settings)
 
 
+@pytest.mark.parametrize("field", ["voice", "speaker"])
+def test_voice_name_at_its_limit_is_taken_and_beyond_it_refused(field: str) -> None:
+    name = "a+b" + " " * (request.MAX_NAME_CHARS - 4) + "("
+    fields = {"input": "Hello.", field: {"id": name}}
+    assert SpeechRequest.read(fields).voice_name == name
+    with pytest.raises(RefusedError, match=f"{field}: must have at most 1,000 characters") as error:
+        SpeechRequest.read({"input": "Hello.", field: name + " "})
+    assert error.value.param == field
+
+
 def test_context_id_at_its_limit_is_taken_and_beyond_it_refused() -> None:
     most = omni.MAX_CONTEXT_CHARS
     assert omni.InputDone.read({"type": "input.done", "context_id": "x" * most})

@@ -38,12 +38,13 @@ if TYPE_CHECKING:
 TASKS = {"customvoice": "custom_voice", "voicedesign": "voice_design", "base": "base"}
 MAX_EMBEDDING = 8_192  # numbers
 MAX_LEXICON = 500  # entries
+MAX_NAME_CHARS = 1_000  # of a voice; the longest mix of eight voices is shorter
 LATER = "later"  # stands for a text that follows, in messages or events
 SAMPLING = ("temperature", "top_k", "top_p", "repetition_penalty", "seed")
 OPTIONS = (*SAMPLING, "language", "lexicon", "live", "on_unsupported", "speed", "trim_start")
 
 
-NAME = {"type": "string", "minLength": 1, "pattern": r"\S"}
+NAME = {"type": "string", "minLength": 1, "maxLength": MAX_NAME_CHARS, "pattern": r"\S"}
 NAMED = {  # written out, because OpenAPI resolves no reference inside a body
     "anyOf": [NAME, {"type": "object", "properties": {"id": NAME}, "required": ["id"]}]
 }
@@ -58,6 +59,8 @@ def _read_name(value: object) -> str:
         raise ValueError(f'must be a name or {{"id": name}}, not {shown(value)}')
     if not name.strip():
         raise ValueError("the voice's name is empty; leave the field out for the default voice")
+    if len(name) > MAX_NAME_CHARS:
+        raise ValueError(f"must have at most {MAX_NAME_CHARS:,} characters, not {len(name):,}")
     return name
 
 

@@ -49,7 +49,7 @@ DEFAULT = "default"  # the name of every model's default voice
 DESCRIPTION_SUFFIX = ".description.json"
 MAX_DESCRIPTION_CHARS = 2_000
 MAX_VOICE_NAME = 200  # characters of a requested name in an error message
-PART = re.compile(r"([^()]+?)\s*(?:\(\s*([0-9]{1,4}(?:\.[0-9]{1,6})?)\s*\))?")  # of a mix: name(2)
+PART = re.compile(r"([^()]+)(?:\(\s*([0-9]{1,4}(?:\.[0-9]{1,6})?)\s*\))?")  # of a mix: name(2)
 MAX_PARTS = 8
 KOKORO_NAME = re.compile(r"[a-z]([fm])_([a-z0-9_]+)")  # language, gender, name: af_heart
 

@@ -88,6 +88,26 @@ def test_chunked_request_of_http_1_0_is_refused_and_its_connection_closed(server
     assert answer.count(b"HTTP/1.1") == 1
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [b"Content-Length: 99999999\r\n", b"Content-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n"],
+)
+@pytest.mark.parametrize("rest", [b"", b"ZZ\r\n"])
+def test_request_that_is_refused_before_its_body_gets_one_response(
+    server: Running, headers: bytes, rest: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The body does not arrive, or is not valid. The connection is closed without another error."""
+    monkeypatch.setattr("vivace.serve.http_protocol.STALL_TIMEOUT_S", 0.2)
+    head = b"POST /v1/audio/speech HTTP/1.1\r\nHost: 127.0.0.1\r\n" + headers + b"\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), LIMIT_S) as connection:
+        connection.sendall(head)
+        answer = connection.recv(65_536)
+        connection.sendall(rest)
+        answer += read_all(connection)
+    assert answer[:12] in (b"HTTP/1.1 413", b"HTTP/1.1 415")
+    assert answer.count(b"HTTP/1.1") == 1
+
+
 @pytest.mark.parametrize("length", [b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n"])
 def test_request_with_one_length_keeps_its_connection(server: Running, length: bytes) -> None:
     """Control: the next request on the connection is served."""

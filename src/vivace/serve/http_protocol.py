@@ -177,7 +177,11 @@ class TimedHTTP(HalfClose, SendTimeout, H11Protocol):
         self._refuse(Failure(408, message, "request_timeout"))
 
     def _refuse(self, failure: Failure) -> None:
-        """Send an error unless a response has begun, close, and signal the application to stop."""
+        """Send an error unless a response has begun, close, and signal the application to stop.
+
+        The response may be complete before the request is: a body that is too large is refused
+        before it arrives. A second response would answer the client's next request.
+        """
         cycle = self.cycle
         has_response = cycle is not None and cycle.response_started and not cycle.response_complete
         if cycle is not None and not cycle.response_complete:
@@ -187,7 +191,8 @@ class TimedHTTP(HalfClose, SendTimeout, H11Protocol):
             self.transport.abort()
             return
         if not self.transport.is_closing():
-            self.transport.write(error_response(failure))
+            if self.conn.our_state not in (h11.DONE, h11.MUST_CLOSE):
+                self.transport.write(error_response(failure))
             self.transport.close()
             self.loop.call_later(CLOSE_TIMEOUT_S, self.transport.abort)
 

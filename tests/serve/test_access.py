@@ -154,6 +154,12 @@ def test_websocket_without_a_key_is_refused(keyed: Running) -> None:
 
 def test_websocket_with_an_unknown_path_is_404(server: Running) -> None:
     assert handshake(server, "/v1/nowhere")[0] == 404
+    head = "GET /v1/nowhere HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"
+    keys = "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+    answer = talk(server.port, f"{head}Upgrade: websocket\r\n{keys}\r\n".encode()).decode()
+    error = json.loads(answer.partition("\r\n\r\n")[2])["error"]
+    assert error["code"] == "route_not_found"
+    assert "'/v1/nowhere'" in error["message"]
 
 
 def test_plain_request_to_a_websocket_route_is_426(http: httpx.Client) -> None:

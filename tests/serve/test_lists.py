@@ -39,6 +39,32 @@ def test_unknown_model_returns_404_that_lists_models(client: httpx.Client) -> No
     assert answer.json()["error"].keys() == {"message", "type", "param", "code"}
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code", "words"),
+    [
+        ("POST", "/audio/speech", 404, "route_not_found", "did you mean /v1/audio/speech?"),
+        ("GET", "/v1/v1/models", 404, "route_not_found", "'GET /v1/v1/models'; did you mean"),
+        ("POST", "/v1/chat/completions", 404, "route_not_found", "GET /docs"),
+        ("PUT", "/v1/models", 405, "method_not_allowed", "'PUT /v1/models'; use GET"),
+        ("GET", "/page/nothing.js", 404, "file_not_found", "'nothing.js'"),
+    ],
+)
+def test_request_without_a_route_names_it_and_what_to_use(
+    client: httpx.Client, method: str, path: str, status: int, code: str, words: str
+) -> None:
+    answer = client.request(method, path)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (status, code)
+    assert words in error["message"]
+
+
+def test_invalid_query_value_is_named_in_the_error(client: httpx.Client) -> None:
+    error = client.get("/v1/audio/voices?aliases=maybe").json()["error"]
+    assert (error["param"], error["code"]) == ("aliases", "invalid_request")
+    assert error["message"].startswith("aliases: input should be")
+    assert error["message"].endswith("not 'maybe'")
+
+
 def test_voices_have_an_id_and_a_name(client: httpx.Client) -> None:
     voices = client.get("/v1/audio/voices").json()["voices"]
     both = [("heart", "heart"), ("michael", "michael")]

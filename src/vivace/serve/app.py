@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from difflib import get_close_matches
 from functools import partial
 
 from fastapi import APIRouter, FastAPI
@@ -24,6 +25,7 @@ from vivace.serve.errors import Failure, describe
 from vivace.serve.middleware import Middleware
 from vivace.serve.page import page
 from vivace.serve.schema import describe_api
+from vivace.speech import MAX_SHOWN, shown
 
 ROUTES: tuple[Callable[[ServeContext], APIRouter], ...] = (
     health.routes,
@@ -72,11 +74,25 @@ def create_app(context: ServeContext, *, sends_request_id: bool = True) -> FastA
 async def _respond(request: Request, error: Exception) -> Response:
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]
-        param = ".".join(str(part) for part in first["loc"][1:]) or None
-        message = f"{param or 'the body'}: {first['msg']}"
+        param = ".".join(str(part) for part in first["loc"][1:])
+        text = f"{first['msg'][:1].lower()}{first['msg'][1:]}"
+        message = f"{param}: {text}, not {shown(first['input'])}"
         return Failure(400, message, "invalid_request", param).response()
     if isinstance(error, HTTPException):
-        response = Failure(error.status_code, str(error.detail)).response()
+        response = _describe_routing(request, error).response()
         response.headers.update(error.headers or {})
         return response
     return describe(error).response()
+
+
+def _describe_routing(request: Request, error: HTTPException) -> Failure:
+    """The failure of a request that matches no route, or a route but not its method."""
+    path, status = request.scope["path"], error.status_code
+    message = f"no route {shown(f'{request.method} {path}')}"
+    if status == 405:
+        allowed = (error.headers or {}).get("Allow", "")
+        return Failure(status, f"{message}; use {allowed}", "method_not_allowed")
+    known = [route.path for route in request.app.routes if isinstance(route, Route)]
+    near = get_close_matches(path[:MAX_SHOWN], known, 1, cutoff=0.8)
+    hint = f"did you mean {near[0]}?" if near else "GET /docs describes all routes"
+    return Failure(status, f"{message}; {hint}", "route_not_found")

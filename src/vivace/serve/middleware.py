@@ -27,6 +27,7 @@ from vivace.serve.logs import FIELDS
 from vivace.serve.metrics import Metrics
 from vivace.serve.otel import RequestTrace
 from vivace.serve.streams import shutting_down
+from vivace.speech import shown
 
 log = logging.getLogger(__name__)
 
@@ -186,7 +187,8 @@ class Exchange:
         """Send an ASGI message; add the common headers and the subprotocol to the first one."""
         kind = message["type"]
         if kind == "websocket.close" and not self._status:  # no route accepted the handshake
-            response = Failure(404, "Not Found").response()
+            text = f"no WebSocket {shown(self._scope['path'])}; GET /docs describes all routes"
+            response = Failure(404, text, "route_not_found").response()
             await response(self._scope, _receive_disconnect, self.send)
             return
         if kind in ("http.response.start", "websocket.accept", "websocket.http.response.start"):

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 from fastapi import APIRouter
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from vivace.serve.context import ServeContext
+from vivace.serve.errors import RefusedError
 
 MEDIA_TYPES = {
     "html": "text/html; charset=utf-8",
@@ -91,7 +91,8 @@ class PageFiles:
         """The file `NAME` or `VERSION/NAME`. An open tab may ask for an old version."""
         version, _, name = path.rpartition("/")
         if name not in self.by_name:
-            raise HTTPException(404, f"the page has no file {path[:100]!r}")
+            message = f"the page has no file {path[:100]!r}"
+            raise RefusedError(message, status=404, code="file_not_found")
         caching = KEPT if version == self.version else REVALIDATED
         return self.by_name[name].respond(request, caching)
 

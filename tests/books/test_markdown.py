@@ -34,6 +34,7 @@ def blocks(text: str) -> list[str]:
         ("a[^1]\n\n[^1]: b", ["a", "b"]),
         ("# a #\n## b#", ["a", "b#"]),
         ("a &amp; b &lt;3 &eacute; &x AT&T", ["a & b <3 é &x AT&T"]),
+        ("5 &#42; 6 &#42; 7 &#91;x&#93;(y)", ["5 * 6 * 7 [x](y)"]),
         ("a\n\n---\n\nb", ["a", "b"]),
     ],
 )

@@ -23,8 +23,9 @@ Hello **world**, this is [a link](https://a.b/c_(d) "t") and `code here`. See ht
 
 | a | b |
 |---|---|
-| 1 | 2 |
+| 1<br>3 | 2 |
 
+Or:<br>- an item &amp;&nbsp;a pair<br># A title
 ```python
 x = a_b * 3
 ```

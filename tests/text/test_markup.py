@@ -37,6 +37,10 @@ CLEANED = {
     "white space": ("a  b \t c\r\n\r\n\r\n\r\nd  ", "a b c\n\nd"),
     "an escape": (r"\*not\* \_this\_", "not this"),
     "entities": ("Tom &amp; Ann&nbsp;B &mdash; &quot;x&quot; &amp;amp;", 'Tom & Ann B — "x" &'),
+    "references": ("caf&eacute; &#8364;5&#x21; a &lt;3 &foo; AT&T", "café €5! a <3 &foo; AT&T"),
+    "references to white space": ("&nbsp;a &nbsp; b,&nbsp;&#32;c&emsp;", "a b, c"),
+    "references to signs of markup": ("5 &#42; 6 &#42; 7, &#91;x&#93;(y)", "5 * 6 * 7, [x](y)"),
+    "a line break in a table": ("| a<br>b | c |", "a b, c"),
     "a line break": ("a<br>b<BR />c", "a\nb\nc"),
     "markup around a pause": ("**a [pause 1s] b** [pause  2s]", "a [pause 1s] b [pause  2s]"),
     "a link after a pause": ("[pause 1s](x) [y](z)", "[pause 1s](x) y"),
@@ -102,6 +106,7 @@ MARKUP = [
         "=",
     ),
     *("[pause 1s]", "[pau", "se 1s]", "[pause", "\n", "\r", " ", "\xa0", "😀", "\ufe0f", "é", "9"),
+    *("&nbsp;", "&amp;", "&#8364;", "&lt"),
     *("\ue000", "<br>", "<", ">", "•", "+", "\u2028", "!", "."),
 ]
 TEXTS = st.lists(st.sampled_from(MARKUP) | st.text(max_size=4)).map("".join)

@@ -6,7 +6,6 @@ block, only its markup characters are removed.
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from dataclasses import dataclass, field
 from vivace.books.book import Paragraph
 from vivace.books.count import LeftOutText, check_letters, is_within
 from vivace.books.markup import scan
-from vivace.text.markup import remove_markup
+from vivace.text.markup import remove_markup, resolve_references
 
 CODE, COMMENTS, FRONT_MATTER, ADDRESSES = "code", "comments", "front matter", "link addresses"
 FIELDS = ("title", "author")
@@ -43,7 +42,6 @@ _ADDRESS = re.compile(
     r"|(?:https?://|ftp://|www\.)[^\s<>\"'，。！？、；：（）【】「」『』]*",
     re.IGNORECASE,
 )
-_REFERENCE = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 _MARKS = re.compile(r"[*_`~#>|\[\]{}\\]+")
 _HARD_BREAK = re.compile(r"(?: {2,}|\\)\Z")
 
@@ -139,11 +137,10 @@ def _clean(source: str, left_out: LeftOutText) -> list[str]:
         left_out.add(ADDRESSES, source)
         return []
     text = _drop_tags(_BULLET.sub("", source, 1) if _BULLET.match(source) else source)
-    text = _REFERENCE.sub(lambda found: html.unescape(found[0]), text)
-    wanted = _ADDRESS.sub(" ", text)
+    wanted = resolve_references(_ADDRESS.sub(" ", text))
     cleaned = remove_markup(text)
     if not is_within(wanted, cleaned):
-        cleaned = _MARKS.sub(" ", text)
+        cleaned = _MARKS.sub(" ", resolve_references(text))
     for address in _ADDRESS.finditer(text):
         left_out.add(ADDRESSES, address[0])
     parts = re.split(r"\n\s*\n", cleaned)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 
-from vivace.text.markup import line_kind, remove_markup
+from vivace.text.markup import LINE_BREAK, is_row, join_row, line_kind, remove_markup
 from vivace.text.spans import join, split, substitute
 
 # The start of a line that may be a heading, list item, quotation, table row, rule or fence. Only
 # the end of the line decides. Emphasis at the start does not count.
 _MAY_BE_BLOCK = re.compile(r"[^\S\n]*(?:[-+•>#|`~=\\]|\*(?!\*?\w)|_(?!_?\w)|<)")
 _LINE_END = re.compile(r"\r\n?|\u2028")  # `remove_markup` has its own use for U+2028
-_BREAK_AT_END = re.compile(r"<br\s{0,3}/?>\s*\Z", re.IGNORECASE)
 # White space or signs that `remove_markup` may change in the middle of a text.
 _MAY_CHANGE = re.compile(
     r"[\[\]*_`~#<>|\\=&\ue000]|\A[-+•]|\A\s|\s\Z|\s\s|[^\S ]|://|www\.", re.IGNORECASE
@@ -67,13 +66,18 @@ class MarkdownCleaner:
         *lines, rest = split(substitute(_LINE_END, "\n", piece), "\n")
         cleaned = []
         for line in lines:
-            cleaned.append(self._end_line(self._held + line))
+            cleaned.append(self._end_lines(self._held + line))
             self._hold("")
         self._held += rest
+        if ">" in rest and not self._may_be_row():
+            *lines, rest = split(substitute(LINE_BREAK, "\n", self._held), "\n")
+            cleaned += [self._end_line(line) for line in lines]
+            if lines:
+                self._hold(rest)
         return join([*cleaned, self._begin_line()])
 
     def finish(self) -> str:
-        rest = self._end_line(self._held)
+        rest = self._end_lines(self._held)
         self._begin()
         return rest
 
@@ -87,6 +91,16 @@ class MarkdownCleaner:
         """Hold text in which no markup is open."""
         self._held, self._open = text, _OpenMarkup()
         self._num_read = 0  # characters of `_held` that were searched for open markup
+
+    def _may_be_row(self) -> bool:
+        return self._is_line_start and self._held.lstrip().startswith("|")
+
+    def _end_lines(self, line: str) -> str:
+        """Clean a written line, which `<br>` may end several times."""
+        if self._is_line_start and is_row(line.strip()):
+            return self._end_line(join_row(line))
+        lines = split(substitute(LINE_BREAK, "\n", line), "\n")
+        return join([self._end_line(one) for one in lines])
 
     def _end_line(self, line: str) -> str:
         kind = line_kind(line) if self._is_line_start else "text"
@@ -134,12 +148,7 @@ class MarkdownCleaner:
 
     def _clean(self, text: str, gap: str) -> str:
         """The words of `text` after the white space before them."""
-        cleaned = self._join(self._words(text), text, gap)
-        if _BREAK_AT_END.search(text):
-            self._gap, self._has_words = "\n\n" if self._gap else "\n", False
-        return cleaned
-
-    def _join(self, words: str, text: str, gap: str) -> str:
+        words = self._words(text)
         if not words.strip():
             self._has_dropped = not self._is_line_start and text.strip() != ""
             return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Callable
 from typing import Literal
@@ -25,9 +26,30 @@ def remove_markup(text: str, *, item_end: str = "\n\n") -> str:
 
     Headings become paragraphs; `item_end` separates list items and table rows. A link is replaced
     by its text, a bare URL by its host, code by its content. Pause and spelling marks stay.
-    Cleaning a cleaned text does not change it.
+    Cleaning a cleaned text does not change it, unless character references stood for markup.
     """
-    return substitute(_ITEM_END, item_end, _clean_all(text))
+    text = _clean_all(text)
+    if "&" in text:
+        text = _collapse_space(resolve_references(text))
+    return substitute(_ITEM_END, item_end, text)
+
+
+def resolve_references(text: str) -> str:
+    """Replace character references such as `&amp;` or `&#233;`, also escaped twice.
+
+    A reference to white space becomes one space between words, and else nothing.
+    """
+    return substitute(_REFERENCES, _resolve, substitute(_REFERENCES, _resolve, text))
+
+
+def _resolve(run: re.Match[str]) -> str:
+    signs = html.unescape(run[0])
+    before = run.string[max(run.start() - 1, 0) : run.start()]
+    after = run.string[run.end() : run.end() + 1]
+    lead = " " if signs[0].isspace() and before.strip() else ""
+    trail = " " if signs[-1].isspace() and after.strip() else ""
+    words = " ".join(signs.split())
+    return f"{lead}{words}{trail}" if words else lead and trail
 
 
 def _clean_all(text: str) -> str:
@@ -48,8 +70,14 @@ def line_kind(line: str) -> LineKind:
     return "block" if cleaned.startswith("\n") else "text"
 
 
-def _is_row(line: str) -> bool:
+def is_row(line: str) -> bool:
+    """Whether a line without white space around it is a row of a table."""
     return len(line) > 1 and line[0] == line[-1] == "|"
+
+
+def join_row(line: str) -> str:
+    """A row of a table, in which `<br>` ends no line."""
+    return substitute(LINE_BREAK, " ", line)
 
 
 def _outside_marks(text: str, clean: Callable[[str], str]) -> str:
@@ -63,7 +91,8 @@ def _outside_marks(text: str, clean: Callable[[str], str]) -> str:
 
 
 # Whole lines.
-_LINE_END = re.compile(r"\r\n?|<br\s{0,3}/?>", re.IGNORECASE)
+LINE_BREAK = re.compile(r"<br\s{0,3}/?>", re.IGNORECASE)
+_LINE_END = re.compile(r"\r\n?")
 _FENCE = re.compile(rf"(?:```|~~~)[^`{_STANDS_FOR_MARK}]*")
 _RULE = re.compile(r"([-*_])(?:[ \t]*\1){2,}|={2,}")
 _TABLE_RULE = re.compile(r"[|:\- \t]*")
@@ -86,14 +115,7 @@ _URL = re.compile(
 _AFTER_URL = ".,;:!?)]}*_~`"  # at the end of a URL, these belong to the sentence
 _HOST = re.compile(r"(?:[^/?#@]*@)?(?:www\.)?([^/?#:@]*)", re.IGNORECASE)
 _ESCAPE = re.compile(r"\\([\\`*_{}\[\]()#+.!|>~-])")
-# Entities of signs that are not markup themselves.
-_ENTITIES = {
-    "amp": "&", "quot": '"', "apos": "'", "mdash": "—", "ndash": "–", "hellip": "…",
-    "ldquo": "“", "rdquo": "”", "lsquo": "‘", "rsquo": "’", "deg": "°", "copy": "©",
-    "euro": "€", "pound": "£", "times": "×", "#34": '"', "#38": "&", "#39": "'",
-}  # fmt: skip
-_ENTITY = re.compile(rf"&({'|'.join(_ENTITIES)});")
-_NO_BREAK_SPACE = re.compile(r"(?<=\w)&nbsp;(?=\w)|(?<=[.,;:!?])&nbsp;(?=\w)")
+_REFERENCES = re.compile(r"(?:&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});)+")
 _STARS = re.compile(r"\*+|_+|~~+|`+")
 _MARKUP = re.compile(r"[\[\]*`~|#<>\\_=&]")
 _URL_START = re.compile(r"(www)\.|(:)//", re.IGNORECASE)
@@ -106,7 +128,9 @@ _LINE_ENDS = re.compile(rf"[\n{LINE_SEPARATOR}]+")
 
 
 def _clean_once(text: str) -> str:
-    text = substitute(_LINE_END, "\n", text)
+    lines = split(substitute(_LINE_END, "\n", text), "\n")
+    lines = [join_row(line) if is_row(line.strip()) else line for line in lines]
+    text = substitute(LINE_BREAK, "\n", join(lines, "\n"))
     text = join([_clean_line(line) for line in split(text, "\n")], "\n")
     if not _INLINE.search(text):
         return _collapse_space(text)
@@ -114,8 +138,6 @@ def _clean_once(text: str) -> str:
     text = substitute(_LINK, GROUP_1, text)
     text = substitute(_URL, _speak_url, text)
     text = substitute(_ESCAPE, GROUP_1, text)
-    text = substitute(_NO_BREAK_SPACE, " ", text)
-    text = substitute(_ENTITY, lambda entity: _ENTITIES[entity[1]], text)
     text = substitute(_STARS, _drop_emphasis, text)
     return _collapse_space(text)
 
@@ -129,7 +151,7 @@ def _clean_line(line: str) -> str:
         line = line[quote.end() :].strip()
     if _FENCE.fullmatch(line) or _RULE.fullmatch(line):
         return "\n"
-    if _is_row(line):
+    if is_row(line):
         is_rule = _TABLE_RULE.fullmatch(line) is not None
         cells = [] if is_rule else [cell.strip() for cell in split(line.strip("|"), "|")]
         return _as_item(join([cell for cell in cells if cell], ", "))

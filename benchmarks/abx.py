@@ -12,7 +12,7 @@ also used in training; `--judge resemblyzer` is independent of it. `judge` repor
 - `clones`: X is a clip of `--clones`, made from one recording of the target, which is never A.
   `--label` renames the rate, for clips of another origin such as the codec alone.
 - `recordings`: X is another recording of the target; this is the upper bound.
-- `embedded`: X is spoken by the embedded voice, which knows no target; 50 % is chance.
+- `embedded`: X is spoken by the embedded voice, which does not imitate the target; 50 % is chance.
 
 Recordings are OUT/{female,male}/NAME/*.wav; `clone` uses the first of each speaker as the reference
 and writes CLONES/NAME/*.wav. Trials are drawn with a fixed seed. Intervals are drawn over targets.
@@ -95,7 +95,7 @@ def find_speakers(folder: Path) -> list[Speaker]:
 
 
 def clone(arguments: argparse.Namespace) -> None:
-    """Every speaker says other sentences. Existing files are kept."""
+    """Speak different sentences with each clone. Existing files are kept."""
     texts = arguments.texts.read_text(encoding="utf-8").splitlines()
     speakers = find_speakers(arguments.recordings)
     with TTS.load(arguments.model, device="cpu") as tts:

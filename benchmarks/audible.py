@@ -5,8 +5,7 @@
 Speech of the released checkpoints begins with silence: about one frame of 80 ms for preset voices,
 up to six frames for voices cloned from a speaker vector. Random weights make no silence, so
 `SilentStart` sets the samples of the first frames to zero after the codec has rendered them. The
-engine does not know of it: all frames are made and rendered as always, and `trim_start` removes
-the zeros.
+engine makes and renders all frames as usual, and `trim_start` removes the zeros.
 
 `in_process` reads `tts.stream` in this process, one request after another. `http` sends requests at
 random times with `--rate` requests per second on average, from another process, and waits for the
@@ -85,7 +84,7 @@ def _silence(values: NDArray[np.float32], share: float) -> NDArray[np.float32]:
 
 def main() -> None:
     if sys.argv[1:2] == ["--client"]:
-        print(json.dumps(asyncio.run(ask_all(**json.loads(sys.argv[2])))))
+        print(json.dumps(asyncio.run(request_all(**json.loads(sys.argv[2])))))
         return
     arguments = parse_arguments()
     results = [row for model in arguments.models for row in measure(model, arguments)]
@@ -128,7 +127,7 @@ def measure(model: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
         with serving(tts, argparse.Namespace(model=model)) as (url, _):
             for row in rows:
                 silent.num_frames = row["silent_frames"]
-                found = ask_from_outside(url, arguments)
+                found = request_from_process(url, arguments)
                 row["http"] = {"requests_per_s": arguments.rate, **found}
     for row in rows:
         print_row(row)
@@ -182,7 +181,7 @@ def speak(tts: TTS, num_silent: int, seed: int) -> float:
 # -- over HTTP ------------------------------------------------------------------------------------
 
 
-def ask_from_outside(url: str, arguments: argparse.Namespace) -> dict[str, Any]:
+def request_from_process(url: str, arguments: argparse.Namespace) -> dict[str, Any]:
     order = json.dumps({"url": url, "rate": arguments.rate, "seconds": arguments.seconds})
     command = [sys.executable, __file__, "--client", order]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -190,20 +189,20 @@ def ask_from_outside(url: str, arguments: argparse.Namespace) -> dict[str, Any]:
     return {"requests": len(times), "audible_ms": summarize(times)}
 
 
-async def ask_all(url: str, rate: float, seconds: float) -> list[float]:
+async def request_all(url: str, rate: float, seconds: float) -> list[float]:
     """Send requests at random times. A request's time counts from when it was due."""
     generator, tasks = random.Random(7), list[asyncio.Task[float]]()
     host, _, port = url.partition("://")[2].rpartition(":")
     for _ in range(WARM_UP):
-        await ask(host, int(port), time.perf_counter())
+        await request_speech(host, int(port), time.perf_counter())
     began, due = time.perf_counter(), 0.0
     while (due := due + generator.expovariate(rate)) < seconds or not tasks:
         await asyncio.sleep(max(0.0, began + due - time.perf_counter()))
-        tasks.append(asyncio.create_task(ask(host, int(port), began + due)))
+        tasks.append(asyncio.create_task(request_speech(host, int(port), began + due)))
     return list(await asyncio.gather(*tasks))
 
 
-async def ask(host: str, port: int, began: float) -> float:
+async def request_speech(host: str, port: int, began: float) -> float:
     """Milliseconds to the first audible sample."""
     fields = {"input": TEXT, "response_format": "pcm", "max_new_tokens": NUM_FRAMES, "seed": 7}
     body = json.dumps(fields).encode()

@@ -2,8 +2,8 @@
 
     python benchmarks/codec.py --json benchmarks/results/x.json
 
-Times are of CUDA graphs of a codec with the released shape and random weights. The distance is
-measured with the embedded voice on a sentence that it speaks.
+Times are those of CUDA graphs of a codec with the released shape and random weights. The distance
+is measured on a spoken sentence of the embedded voice.
 """
 
 from __future__ import annotations

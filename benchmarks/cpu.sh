@@ -4,7 +4,7 @@
 #     bash benchmarks/cpu.sh [STAGE...]        default: models calls embedded codec command
 #
 #   tests      tests of the CPU backend and of quantized checkpoints
-#   models     ms per frame of 0.6B and 1.7B with int8 and int4 weights, beside float32 and the official code
+#   models     ms per frame of 0.6B and 1.7B with int8 and int4 weights, float32 and the official code
 #   calls      whole calls of 0.6B and 1.7B: memory, load time, first audio and speed
 #   embedded   load time, first audio and speed of the embedded voice
 #   codec      ms per frame of the codec by instruction set

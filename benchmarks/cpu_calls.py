@@ -179,7 +179,7 @@ def measure_first_audio(tts: TTS, arguments: argparse.Namespace) -> dict[str, fl
 
 
 def with_cpu_s(measure: Callable[..., float], *arguments: Any) -> tuple[float, float]:
-    """What `measure` returns, and the CPU time of its call."""
+    """The result of `measure`, and the CPU time of the call."""
     began = time.process_time()
     seconds = measure(*arguments)
     return seconds, time.process_time() - began
@@ -226,7 +226,7 @@ def options(tts: TTS, num_frames: int, **more: Any) -> dict[str, Any]:
 
 
 def memory_gb() -> dict[str, float]:
-    """Of this process, in 10⁹ bytes. `peak` is since its start. Linux only."""
+    """Memory of this process in 10⁹ bytes. `peak` is since its start. Linux only."""
     lines = Path("/proc/self/status").read_text().splitlines()
     fields = dict(line.split(":", 1) for line in lines)
     return {

@@ -1,4 +1,4 @@
-"""Passes launches of the CUDA kernels for Hopper GPUs on, as if they were Triton's."""
+"""Reports launches of the CUDA kernels for Hopper GPUs in the form of Triton launches."""
 
 from __future__ import annotations
 

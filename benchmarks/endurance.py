@@ -1,4 +1,4 @@
-"""A million frames of the megakernel: does it hang, leak or drift?
+"""Run the megakernel for a million frames and check for hangs, leaks and changed codes.
 
     python benchmarks/endurance.py 0.6B-CustomVoice --seconds 420 \
         --json benchmarks/results/endurance-0.6B-h200.json

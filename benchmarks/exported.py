@@ -1,4 +1,4 @@
-"""ONNX graphs of the embedded voice: size, draws beside float32, word errors and speed.
+"""ONNX graphs of the embedded voice: size, draws compared with float32, word errors and speed.
 
     python benchmarks/exported.py benchmarks/texts/hard.txt --first 41 --lines 20 \
         --json benchmarks/results/onnx-mini.json
@@ -125,7 +125,7 @@ def speak(voice: OnnxVoice, texts: Sequence[Sequence[int]]) -> tuple[list[Codes]
 def agree(
     voice: OnnxVoice, texts: Sequence[Sequence[int]], reference: Sequence[Codes]
 ) -> dict[str, float]:
-    """Draws after the codes of the reference that are the reference's, in percent."""
+    """Percentage of draws that equal the reference's, after the codes of the reference."""
     equal = []
     for seed, (ids, codes) in enumerate(zip(texts, reference, strict=True)):
         name = VOICES[seed % 2]

@@ -227,7 +227,7 @@ def load_context(device: torch.device) -> float:
 
 
 def limit_memory(device: torch.device, limit_gb: float | None, context_gb: float) -> None:
-    """Limit PyTorch to what CUDA leaves, and forget what was used before."""
+    """Limit PyTorch to the memory that CUDA leaves, and reset the peak statistics."""
     clear_memory(device)
     if device.type == "cuda" and limit_gb is not None:
         total = torch.cuda.get_device_properties(device).total_memory

@@ -15,9 +15,9 @@
 #   memory     device memory of one stream
 #   start      a new process to its first audio, cold and warm, 0.6B
 #   audible    the first audible sample after a silent start, in process and over HTTP
-#   official   ms per frame beside the official code (wheels in carry/official, scripts/official/README.md)
+#   official   ms per frame, compared with the official code (wheels in carry/official, scripts/official/README.md)
 #   sanitize   compute-sanitizer (benchmarks/sanitize.sh)
-#   targets    the figures of all stages beside their targets
+#   targets    the figures of all stages, compared with their targets
 #
 # JSON files go to $OUT (default build/gpu). GPU_SECONDS limits the whole run. VIVACE_COMMIT names the commit in a copy
 # without git history. STREAMS_ROUNDS and REPEATS shorten a run.
@@ -124,7 +124,7 @@ run_stage() {
         --device cuda --frames 32 --repeats 3 --compare
       ;;
     sanitize) OUT=$out bash benchmarks/sanitize.sh ;;
-    targets) python3 benchmarks/floor.py "$out" ;;
+    targets) python3 benchmarks/targets.py "$out" ;;
     *)
       echo "unknown stage $1; the first lines of $0 list the stages" >&2
       return 2

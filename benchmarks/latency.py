@@ -71,7 +71,7 @@ def measure(shape: str, arguments: argparse.Namespace) -> dict[str, Any]:
     bench = Bench(shape, arguments)
     result: dict[str, Any] = {"shape": shape, "layers": bench.backend.layers}
     result |= bench.cold_start()
-    result["same_codes_alone_and_in_company"] = bench.compare_company()
+    result["same_codes_alone_and_in_company"] = bench.compare_batch()
     result |= bench.one_stream()
     result["gpu"] = bench.replays()
     result["streams"] = {batch: bench.many_streams(batch) for batch in arguments.batches}
@@ -121,7 +121,7 @@ class Bench:
         warm, _ = timed(warmup, self._device)
         return {"build_s": round(self._build_s, 2), "warmup_s": round(warm, 2)}
 
-    def compare_company(self) -> bool:
+    def compare_batch(self) -> bool:
         """Compare one seed alone and in a batch with seven others."""
         alone = self._speak([7])[0]
         others = range(8 - min(8, self.backend.max_streams), 8)

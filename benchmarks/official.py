@@ -1,7 +1,7 @@
-"""The official package, as something to measure against: qwen-tts 0.1.1 on transformers 4.57.3.
+"""Times the official package: qwen-tts 0.1.1 on transformers 4.57.3, with random weights.
 
-Needs torch, transformers and qwen_tts on the path and nothing else: what qwen_tts imports besides
-is replaced by empty modules where it is not installed. The weights are random; only time is real.
+Needs torch, transformers and qwen_tts only. Other packages that qwen_tts imports are replaced by
+empty modules if they are not installed.
 
     python benchmarks/official.py tiny/custom_voice/config.json --frames 20
 """
@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-# Imported when qwen_tts is, called only by its 25 Hz codec and its audio file reader.
+# Imported by qwen_tts, but called only by its 25 Hz codec and its audio file reader.
 UNUSED_MODULES = [
     "einops",
     "librosa",
@@ -50,7 +50,7 @@ SAMPLING = {  # generation_config.json of every released checkpoint
 
 
 class AbsentModule(ModuleType):
-    """Stands for a package that is not installed; every name in it is a function that raises."""
+    """Replaces a package that is not installed; every name in it is a function that raises."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("__"):
@@ -63,8 +63,8 @@ class AbsentModule(ModuleType):
 
 
 def import_official() -> ModuleType:
-    """Import qwen_tts, with stand-ins for the missing packages that it does not need here."""
-    # transformers looks for some of these packages itself, and must look before they appear.
+    """Import qwen_tts, with empty modules for missing packages that are not needed here."""
+    # transformers checks for some of these packages; it must do so before they are replaced.
     importlib.import_module("transformers.generation")
     for name in UNUSED_MODULES:
         try:
@@ -117,10 +117,10 @@ def official_ms_per_frame(
     repeats: int = 3,
     attention: str = "sdpa",
 ) -> float:
-    """Milliseconds of wall clock for each frame that the official loop makes, prefill excluded.
+    """Wall-clock milliseconds per frame of the official loop, prefill excluded.
 
-    The loop is the official one: `talker.generate` with the arguments that the official model
-    gives it (sampling, penalty, every hidden state kept), EOS banned so that all frames are made.
+    The loop is `talker.generate` with the arguments of the official model (sampling, penalty, all
+    hidden states). EOS is banned, so that all frames are made.
     """
     talker = load_official(config, dtype, device, talker_layers, attention)
     generate = functools.partial(generate_frames, talker, batch_size, prefill_rows)
@@ -176,7 +176,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--frames", type=int, default=50)
     parser.add_argument("--batch-size", type=int, default=1)
-    parser.add_argument("--talker-layers", type=int, help="fewer layers than the file says")
+    parser.add_argument("--talker-layers", type=int, help="default: all layers of the file")
     arguments = parser.parse_args()
     figure = official_ms_per_frame(
         json.loads(arguments.config.read_text()),

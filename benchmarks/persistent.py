@@ -1,4 +1,4 @@
-"""Milliseconds of a frame and of its parts with the persistent kernels, beside the fused kernels.
+"""Milliseconds of a frame and of its parts with the persistent kernels and with the fused kernels.
 
     python benchmarks/persistent.py 0.6B-CustomVoice --json benchmarks/results/x.json
 

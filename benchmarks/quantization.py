@@ -1,4 +1,4 @@
-"""Effect of quantized weights on a model: KL and top-1 agreement of its logits, and its speech.
+"""Effect of quantized weights: KL and top-1 agreement of logits, and quality of speech.
 
     python benchmarks/quantization.py benchmarks/texts/hard.txt --first 41 \
         --out build/quantization --weights int8 int4 \
@@ -10,7 +10,7 @@ Logits are teacher-forced on codes of the full weights, in float32.
 Integer matrices are multiplied with activations in int8, as the kernels do. Then all weights speak
 the same lines with the same seeds, and the judges of benchmarks/quality.py rate them. An
 interrupted run continues. With `--shape`, the weights are random, in released shapes. Their
-logits have the entropy of trained ones; their errors add up as in no trained model.
+logits have the entropy of trained ones, but errors accumulate differently.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class RoundedProduct:
 
 
 def make_frames(tts: TTS, text: str) -> Spoken:
-    """The prompts of a text's utterances, and the codes that they are answered with."""
+    """The prompts of a text's utterances, and the codes of the speech."""
     backend = tts.engine.backend
     assert isinstance(backend, EagerBackend)
     admitted: list[tuple[Prompt, SamplingParams]] = []
@@ -267,7 +267,7 @@ def judged(arguments: argparse.Namespace, weights: str) -> list[Row]:
 
 
 def paired_intervals(full: list[Row], other: list[Row]) -> dict[str, list[float]]:
-    """What word errors, in percent, and DistillMOS differ by when lines are drawn again."""
+    """Bootstrap intervals of the differences in word errors (percent) and DistillMOS."""
     errors = np.array([[row["errors"] for row in rows] for rows in (full, other)])
     words = np.array([row["words"] for row in full])
     mos = np.array([[row["mos"] for row in rows] for rows in (full, other)])

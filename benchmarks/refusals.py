@@ -1,4 +1,4 @@
-"""How fast a busy server refuses requests: 48 simultaneous requests beside one running stream.
+"""Measures how fast a busy server refuses requests: 48 simultaneous requests and one stream.
 
     PYTHONPATH=src python benchmarks/refusals.py --json benchmarks/results/refusals-cpu.json
 
@@ -30,7 +30,7 @@ NUM_REQUESTS = 48
 
 def main() -> None:
     if sys.argv[1:2] == ["--client"]:
-        print(json.dumps(asyncio.run(ask_rounds(int(sys.argv[2]), *map(int, sys.argv[3:])))))
+        print(json.dumps(asyncio.run(request_rounds(int(sys.argv[2]), *map(int, sys.argv[3:])))))
         return
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--requests", type=int, default=NUM_REQUESTS)
@@ -88,16 +88,16 @@ def serving(flags: list[str]) -> Iterator[int]:
 # -- the client, in a process of its own ---------------------------------------------------------
 
 
-async def ask_rounds(port: int, num_requests: int, num_rounds: int) -> list[tuple[int, float]]:
+async def request_rounds(port: int, num_requests: int, num_rounds: int) -> list[tuple[int, float]]:
     holding = asyncio.create_task(hold_slot(port))
     await asyncio.sleep(3.0)
     answers = []
     for _ in range(num_rounds):
         opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(num_requests)]
-        asked = [asyncio.create_task(ask(*each)) for each in opened]
-        await asyncio.wait(asked, timeout=20.0)
-        answers += [task.result() for task in asked if task.done()]
-        for task in asked:
+        requests = [asyncio.create_task(request_speech(*each)) for each in opened]
+        await asyncio.wait(requests, timeout=20.0)
+        answers += [task.result() for task in requests if task.done()]
+        for task in requests:
             task.cancel()
         await asyncio.sleep(0.5)
     assert not holding.done(), "the long stream ended: the slot was free"
@@ -105,7 +105,9 @@ async def ask_rounds(port: int, num_requests: int, num_rounds: int) -> list[tupl
     return answers
 
 
-async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[int, float]:
+async def request_speech(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> tuple[int, float]:
     body = json.dumps({"model": "tts-1", "voice": "alloy", "input": "Hello there."}).encode()
     began = time.perf_counter()
     writer.write(head(body) + body)

@@ -1,4 +1,4 @@
-"""The configurations of the released checkpoints, for true shapes without the weights."""
+"""The configurations of the released checkpoints, whose shapes benchmarks use without weights."""
 
 from __future__ import annotations
 

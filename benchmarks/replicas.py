@@ -1,4 +1,4 @@
-"""Measures what clients notice while one of two replicas is killed or restarted.
+"""Measures the effect on clients when one of two replicas is killed or restarted.
 
     PYTHONPATH=src python benchmarks/replicas.py http://127.0.0.1:8000 --kill-every 20 \\
         --title ray::ServeReplica:default:vivace --logs /tmp/ray/session_latest/logs/serve
@@ -38,12 +38,12 @@ TEXTS = ("Yes.", "Thank you.", "One moment, please.", "I am on my way home.")
 SEED = 7
 SAMPLE_RATE = 24_000
 NEARBY = 0.02  # of full scale: rounding depends on the batch size
-ANSWER_S = 120.0  # a request without a response after this time counts as hung
+RESPONSE_S = 120.0  # a request without a response after this time counts as hung
 AFTER_S = 5.0  # requests this soon after a kill are reported separately
 
 
 @dataclass
-class Asked:
+class ClientRequest:
     """One request and its result."""
 
     id: str
@@ -57,7 +57,7 @@ class Asked:
 
     @property
     def key(self) -> tuple[bool, str]:
-        """Of the reference."""
+        """Key of the reference response."""
         return self.kind == "socket", self.text
 
     @property
@@ -65,12 +65,12 @@ class Asked:
         return self.failure is None
 
 
-class Drill:
+class FaultTest:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
         where = urlsplit(arguments.url)
         self.host, self.port = where.hostname or "127.0.0.1", where.port or 80
-        self.asked: list[Asked] = []
+        self.requests: list[ClientRequest] = []
         self.kills: list[float] = []
         self.restarts: list[tuple[float, float]] = []
         self.num_skipped = 0  # kills skipped because only one replica was running
@@ -80,7 +80,7 @@ class Drill:
         reference = {}
         for kind in ("http", "socket"):  # text over a socket is live and gives other samples
             for text in TEXTS:
-                one = await self.ask(kind, text, is_counted=False)
+                one = await self.request(kind, text, is_counted=False)
                 if not one.is_whole:
                     raise SystemExit(f"no response before the first kill: {one.failure}")
                 reference[one.key] = bytes(one.audio)
@@ -117,24 +117,24 @@ class Drill:
         await asyncio.sleep(chance.uniform(0, pause_s))
         kind = "socket" if number % 4 == 3 else "http"
         while not self.is_over:
-            await self.ask(kind, chance.choice(TEXTS))
+            await self.request(kind, chance.choice(TEXTS))
             for _ in range(int(10 * pause_s * chance.uniform(0.5, 1.5))):
                 if not self.is_over:
                     await asyncio.sleep(0.1)
 
     async def probe(self) -> None:
         while not self.is_over:
-            await asyncio.gather(self.ask("probe", TEXTS[0]), asyncio.sleep(1))
+            await asyncio.gather(self.request("probe", TEXTS[0]), asyncio.sleep(1))
 
-    async def ask(self, kind: str, text: str, *, is_counted: bool = True) -> Asked:
+    async def request(self, kind: str, text: str, *, is_counted: bool = True) -> ClientRequest:
         name = kind if is_counted else "reference"
-        request_id = f"drill-{os.getpid()}-{name}-{len(self.asked)}"
-        one = Asked(request_id, kind, text, time.monotonic())
+        request_id = f"replicas-{os.getpid()}-{name}-{len(self.requests)}"
+        one = ClientRequest(request_id, kind, text, time.monotonic())
         if is_counted:
-            self.asked.append(one)
+            self.requests.append(one)
         way = self.over_socket if kind == "socket" else self.over_http
         try:
-            await asyncio.wait_for(way(one), ANSWER_S)
+            await asyncio.wait_for(way(one), RESPONSE_S)
         except asyncio.TimeoutError:
             one.failure = "hung"
         except (OSError, EOFError, ConnectionClosed, InvalidStatus) as error:
@@ -142,8 +142,8 @@ class Drill:
         one.ended = time.monotonic()
         return one
 
-    async def over_http(self, one: Asked) -> None:
-        """Read the chunked response by hand: only the last chunk proves that it is complete."""
+    async def over_http(self, one: ClientRequest) -> None:
+        """Read the chunked response without a library: the last chunk shows that it is complete."""
         body = json.dumps(
             {"input": one.text, "voice": "alloy", "response_format": "pcm", "seed": SEED}
         )
@@ -166,7 +166,7 @@ class Drill:
         finally:
             writer.close()
 
-    async def over_socket(self, one: Asked) -> None:
+    async def over_socket(self, one: ClientRequest) -> None:
         url = f"ws://{self.host}:{self.port}/v1/audio/speech/stream"
         async with connect(url, additional_headers={"x-request-id": one.id}) as socket:
             config = {"voice": "alloy", "response_format": "pcm", "seed": SEED}
@@ -211,15 +211,17 @@ class Drill:
     # -- report ------------------------------------------------------------------------------
 
     def report(self, reference: dict[tuple[bool, str], bytes]) -> dict[str, Any]:
-        whole = [one for one in self.asked if one.is_whole]
-        failed = [one for one in self.asked if not one.is_whole]
-        logged = count_in_logs([one.id for one in self.asked], self.arguments.logs)
+        whole = [one for one in self.requests if one.is_whole]
+        failed = [one for one in self.requests if not one.is_whole]
+        logged = count_in_logs([one.id for one in self.requests], self.arguments.logs)
         probes = [one for one in whole if one.kind == "probe" and one.first_s is not None]
         after = [one for one in probes if self.is_after_a_kill(one)]
-        running = [sum(one.began <= kill <= one.ended for one in self.asked) for kill in self.kills]
+        running = [
+            sum(one.began <= kill <= one.ended for one in self.requests) for kill in self.kills
+        ]
         return {
-            "requests": dict(Counter(one.kind for one in self.asked)),
-            "audio_s": round(sum(len(one.audio) for one in self.asked) / 2 / SAMPLE_RATE, 1),
+            "requests": dict(Counter(one.kind for one in self.requests)),
+            "audio_s": round(sum(len(one.audio) for one in self.requests) / 2 / SAMPLE_RATE, 1),
             "kills": len(self.kills),
             "kills_skipped": self.num_skipped,
             "restart_s": [round(end - start, 1) for start, end in self.restarts],
@@ -251,10 +253,10 @@ class Drill:
             },
         }
 
-    def was_hit(self, one: Asked) -> bool:
+    def was_hit(self, one: ClientRequest) -> bool:
         return any(one.began <= kill <= one.ended for kill in self.kills)
 
-    def is_after_a_kill(self, one: Asked) -> bool:
+    def is_after_a_kill(self, one: ClientRequest) -> bool:
         return any(0 <= one.began - kill <= AFTER_S for kill in self.kills)
 
 
@@ -334,7 +336,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     load_before = os.getloadavg()[0]
-    result = asyncio.run(Drill(arguments).run())
+    result = asyncio.run(FaultTest(arguments).run())
     options = {
         name: getattr(arguments, name) for name in ("clients", "pause", "kill_every", "note")
     }

@@ -51,7 +51,7 @@ class Run:
 def main() -> None:
     if sys.argv[1:2] == ["--client"]:
         url, num_streams, num_rounds, sent = sys.argv[2:]
-        run = asyncio.run(ask_all(url, int(num_streams), int(num_rounds), json.loads(sent)))
+        run = asyncio.run(request_all(url, int(num_streams), int(num_rounds), json.loads(sent)))
         print(json.dumps(asdict(run)))
         return
     arguments = parse_arguments()
@@ -74,15 +74,17 @@ def main() -> None:
             direct, served, wyoming = list[Run](), list[Run](), list[Run]()
             for _ in rounds(arguments):  # alternating, because the load of the machine may change
                 direct.append(asyncio.run(speak_all(tts, num_streams, 1, options)))
-                served.append(ask_from_outside(url, num_streams, 1, body))
+                served.append(request_from_process(url, num_streams, 1, body))
                 if wyoming_url is not None:
-                    wyoming.append(ask_from_outside(wyoming_url, num_streams, 1, {"text": TEXT}))
+                    wyoming.append(
+                        request_from_process(wyoming_url, num_streams, 1, {"text": TEXT})
+                    )
             results.append(compare(num_streams, direct[1:], served[1:], wyoming[1:]))
             if arguments.rounds:
                 size = (num_streams, arguments.rounds)
                 alone = asyncio.run(speak_all(tts, *size, options))
-                asked = ask_from_outside(url, *size, body)
-                results[-1]["steady"] = compare(num_streams, [alone], [asked], [])
+                steady = request_from_process(url, *size, body)
+                results[-1]["steady"] = compare(num_streams, [alone], [steady], [])
             print_row(results[-1])
     deliver(arguments, {"results": results})
 
@@ -222,24 +224,24 @@ async def speak(tts: Any, options: dict[str, Any]) -> tuple[float, float]:
 # -- over HTTP ------------------------------------------------------------------------------------
 
 
-def ask_from_outside(url: str, num_streams: int, num_rounds: int, body: dict[str, Any]) -> Run:
+def request_from_process(url: str, num_streams: int, num_rounds: int, body: dict[str, Any]) -> Run:
     sizes = [str(num_streams), str(num_rounds)]
     command = [sys.executable, __file__, "--client", url, *sizes, json.dumps(body)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return Run(**json.loads(done.stdout))
 
 
-async def ask_all(url: str, num_streams: int, num_rounds: int, body: dict[str, Any]) -> Run:
+async def request_all(url: str, num_streams: int, num_rounds: int, body: dict[str, Any]) -> Run:
     scheme, _, where = url.partition("://")
     host, _, port = where.rpartition(":")
-    ask = ask_http if scheme == "http" else ask_wyoming
+    request = request_http if scheme == "http" else request_wyoming
     pairs = [await asyncio.open_connection(host, int(port)) for _ in range(num_streams)]
 
     async def run_client(stream: int) -> list[tuple[float, float]]:
         answers = []
         for size in lengths(body.get("max_new_tokens", 0), stream, num_rounds):
             sent = body | {"max_new_tokens": size} if scheme == "http" else body
-            first_ms, num_bytes = await ask(*pairs[stream], host, json.dumps(sent).encode())
+            first_ms, num_bytes = await request(*pairs[stream], host, json.dumps(sent).encode())
             answers.append((first_ms, num_bytes / BYTES_PER_SECOND))
         pairs[stream][1].close()
         return answers
@@ -249,7 +251,7 @@ async def ask_all(url: str, num_streams: int, num_rounds: int, body: dict[str, A
     return as_run(results, time.perf_counter() - began)
 
 
-async def ask_http(
+async def request_http(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
     host: str,
@@ -279,7 +281,7 @@ async def ask_http(
     return first_ms, total
 
 
-async def ask_wyoming(
+async def request_wyoming(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, body: bytes
 ) -> tuple[float, int]:
     began, first_ms, total = time.perf_counter(), 0.0, 0

@@ -28,12 +28,12 @@ from serve import (
     BYTES_PER_SECOND,
     TEXT,
     Run,
-    ask_http,
     compare,
     deliver,
     is_random,
     lengths,
     print_row,
+    request_http,
     rounds,
     speak_all,
 )
@@ -48,15 +48,15 @@ def measure(arguments: argparse.Namespace) -> None:
     with checkpoint(arguments) as source, serving(arguments, source) as wait_for_server:
         engine, url = measure_engine(arguments, source, wait_for_server)
         for num_streams in arguments.streams:
-            served = [ask_all(url, arguments, num_streams, 1) for _ in rounds(arguments)]
+            served = [request_all(url, arguments, num_streams, 1) for _ in rounds(arguments)]
             alone, steady = engine[num_streams]
             results.append(compare(num_streams, alone, served[1:], []))
             if steady:
-                asked = ask_all(url, arguments, num_streams, arguments.rounds)
-                results[-1]["steady"] = compare(num_streams, steady, [asked], [])
+                served_steady = request_all(url, arguments, num_streams, arguments.rounds)
+                results[-1]["steady"] = compare(num_streams, steady, [served_steady], [])
             print_row(results[-1])
         if arguments.live:
-            live = ask_live(url, arguments)
+            live = request_live(url, arguments)
             print(f"live: {json.dumps(live)}", flush=True)
     deliver(arguments, {"workers": arguments.workers, "results": results, "live": live})
 
@@ -174,14 +174,14 @@ def start_together(clients: list[subprocess.Popen[bytes]]) -> None:
             client.stdin.flush()
 
 
-def ask_all(url: str, arguments: argparse.Namespace, num_streams: int, num_rounds: int) -> Run:
+def request_all(url: str, arguments: argparse.Namespace, num_streams: int, num_rounds: int) -> Run:
     orders = {"streams": num_streams, "rounds": num_rounds}
     runs = [Run(**one) for one in start_clients(url, arguments, orders)]
     first_ms = [ms for run in runs for ms in run.first_ms]
     return Run(first_ms, sum(run.audio_s for run in runs), max(run.wall_s for run in runs))
 
 
-def ask_live(url: str, arguments: argparse.Namespace) -> dict[str, Any]:
+def request_live(url: str, arguments: argparse.Namespace) -> dict[str, Any]:
     from vivace.cli.bench.load import ClientResult, summarise_live
 
     orders = {"streams": arguments.live, "seconds": arguments.seconds}
@@ -201,7 +201,7 @@ async def run_client(orders: dict[str, Any]) -> Any:
     async def run_client(place: int) -> list[tuple[float, float]]:
         answers = []
         for size in lengths(orders["frames"], streams[place], orders["rounds"]):
-            first_ms, num_bytes = await ask_http(*pairs[place], host, request_body(size))
+            first_ms, num_bytes = await request_http(*pairs[place], host, request_body(size))
             answers.append((first_ms, num_bytes / BYTES_PER_SECOND))
         return answers
 
@@ -244,7 +244,7 @@ async def play_all(orders: dict[str, Any], host: str, port: int) -> list[dict[st
                 playback.receive(num_bytes / BYTES_PER_SECOND, now)
                 await asyncio.sleep(max(0.0, playback.played_until - BUFFER_S - now))
 
-            await ask_http(*pair, host, body, pace)
+            await request_http(*pair, host, body, pace)
             results.append(asdict(playback.result))
 
     await asyncio.gather(*map(play, orders["streams"]))

@@ -1,4 +1,4 @@
-"""True shapes without the weights: configurations by name or folder, and random modules of them."""
+"""Released shapes with random weights: configurations by name or folder, and modules of them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def fill_randomly(module: nn.Module) -> None:
         else:
             tensor.normal_(0.0, 0.05)
         if name.startswith("decoder.decoder.") and tensor.dim() > 1:
-            tensor.mul_(0.5)  # sines amplify: keep the random codec away from chaos
+            tensor.mul_(0.5)  # sines amplify: limits the sensitivity of the random codec
 
 
 def _fill(tensor: torch.Tensor, deviation: float) -> None:

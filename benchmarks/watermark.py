@@ -252,7 +252,7 @@ def detect_kinds(mark: Watermark, kinds: Mapping[str, Sequence[Samples]]) -> Row
 
 
 def measure_perth(mark: Watermark, clips: Sequence[Samples]) -> Row:
-    """The package's own detector on our marks, and our detector on the package's own marks."""
+    """Detect marks of Vivace with the package's detector, and marks of the package with Vivace."""
     perth = import_module("perth.perth_net.perth_net_implicit.perth_watermarker")
     package = perth.PerthImplicitWatermarker()
 

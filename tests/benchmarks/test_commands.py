@@ -27,7 +27,7 @@ from vivace.checkpoint import EMBEDDED, load_codec
 from vivace.engine import completeness, follower, utterance
 
 SENTENCES = ("Yes.", "It rained.", "We stayed.", "Nobody came.")
-WITHOUT_HELP = ("floor.py", "sanitized.py")  # their only arguments are positional
+WITHOUT_HELP = ("targets.py", "sanitized.py")  # their only arguments are positional
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_gpu_script_runs_one_stage() -> None:
     environment = {**os.environ, "OUT": str(FOLDER / "results")}
     done = subprocess.run([*command, "targets"], env=environment, capture_output=True, text=True)
     assert done.returncode == 0
-    assert "held" in done.stdout
+    assert "met" in done.stdout
 
 
 @pytest.mark.parametrize("script", ["cpu.sh", "gpu.sh"])
@@ -338,11 +338,11 @@ def test_serve_command_with_workers(run: Run, tmp_path: Path) -> None:
     assert report["workers"] == 2
 
 
-def test_floor_command(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    run("floor.py", FOLDER / "results")
+def test_targets_command(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    run("targets.py", FOLDER / "results")
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) > 5
-    assert all("held" in line or "missed" in line for line in lines[1:])
+    assert all("met" in line or "missed" in line for line in lines[1:])
 
 
 # -- words --------------------------------------------------------------------------------------

@@ -54,9 +54,9 @@ def test_latency_command(run: Run, tmp_path: Path) -> None:
     assert result["memory_mib"]["model"] > 1000
 
 
-def test_company_command(run: Run, tmp_path: Path) -> None:
-    run("company.py", "--json", tmp_path / "company.json", LAST=42, NUM_STREAMS=2)
-    assert results(tmp_path / "company.json")["half"]["largest_difference"] < 0.01
+def test_batch_difference_command(run: Run, tmp_path: Path) -> None:
+    run("batch_difference.py", "--json", tmp_path / "difference.json", LAST=42, NUM_STREAMS=2)
+    assert results(tmp_path / "difference.json")["half"]["largest_difference"] < 0.01
 
 
 def test_layer_chain_command(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """Largest difference between a stream's samples in a batch and alone, by codec precision.
 
-    python benchmarks/company.py --json build/company.json --recordings build
+    python benchmarks/batch_difference.py --json build/difference.json --recordings build
 
 The embedded voice on a GPU: lines 41 to 100 of hard.txt alone, then the first sixteen of them as
 concurrent streams in chunks of 1 to 5 frames. The recordings are input of quality.py `collect`.
@@ -29,7 +29,9 @@ PRECISIONS: tuple[CodecPrecision, ...] = ("split", "half")
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--recordings", type=Path, help="a folder for codec_split.npz and the like")
+    parser.add_argument(
+        "--recordings", type=Path, help="folder for codec_split.npz and codec_half.npz"
+    )
     arguments = parser.parse_args()
     texts = Path(__file__).with_name("texts") / "hard.txt"
     lines = texts.read_text(encoding="utf-8").splitlines()[FIRST:LAST]
@@ -39,17 +41,19 @@ def main() -> None:
         with TTS.load("mini", device="cuda", backend="cuda_graph", max_streams=NUM_STREAMS,
                       codec_precision=precision) as tts:  # fmt: skip
             spoken[precision] = [tts.speak(line, seed=n) for n, line in enumerate(lines)]
-            results[precision] = {"largest_difference": company(tts, lines[:NUM_STREAMS])}
+            results[precision] = {
+                "largest_difference": largest_difference(tts, lines[:NUM_STREAMS])
+            }
         if arguments.recordings:
-            keep(arguments.recordings / f"codec_{precision}.npz", spoken[precision])
+            write_recordings(arguments.recordings / f"codec_{precision}.npz", spoken[precision])
     distances = sorted(map(decibels, *(spoken[precision] for precision in PRECISIONS)))
     results["decibels"] = {"median": distances[len(distances) // 2], "least": distances[0]}
-    report = {"benchmark": "company", "machine": machine(), "results": results}
+    report = {"benchmark": "batch_difference", "machine": machine(), "results": results}
     write_report(arguments.json, report)
     print(json.dumps(results))
 
 
-def company(tts: TTS, lines: list[str]) -> float:
+def largest_difference(tts: TTS, lines: list[str]) -> float:
     streams = [
         tts.stream(line, seed=n, chunk_frames=1 + n % 5, trim_start=False)
         for n, line in enumerate(lines)
@@ -70,7 +74,7 @@ def decibels(exact: Audio, other: Audio) -> float:
     return float(10 * np.log10((exact.samples**2).sum() / (noise**2).sum()))
 
 
-def keep(path: Path, spoken: list[Audio]) -> None:
+def write_recordings(path: Path, spoken: list[Audio]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     recordings = {
         f"hard_{FIRST + n}": (np.clip(audio.samples, -1, 1) * 32767).round().astype("<i2")

@@ -1,6 +1,6 @@
-"""Results of benchmarks/gpu.sh on one H200 beside their targets.
+"""Compare results of benchmarks/gpu.sh on one H200 with their targets.
 
-    python benchmarks/floor.py benchmarks/results
+    python benchmarks/targets.py benchmarks/results
 
 A figure without a result file is shown as a dash.
 """
@@ -21,8 +21,8 @@ Report = dict[str, Any]
 @dataclass(frozen=True, slots=True)
 class Row:
     name: str
-    file: str  # with a place for the model's size
-    must: tuple[float, float]  # 0.6B, 1.7B
+    file: str  # a format string for the size of the model
+    target: tuple[float, float]  # 0.6B, 1.7B
     read: Callable[[Report, str], float]
     is_least: bool = False  # the target is a lower bound
 
@@ -57,20 +57,20 @@ ROWS = (
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    print(f"{'':<44}" + "".join(f"{size:>10}{'must':>8}       " for size in SIZES))
+    print(f"{'':<44}" + "".join(f"{size:>10}{'target':>8}       " for size in SIZES))
     for row in ROWS:
         cells = (_cell(folder, row, index) for index in range(len(SIZES)))
         print(f"{row.name:<44}" + "".join(cells))
 
 
 def _cell(folder: Path, row: Row, index: int) -> str:
-    must = row.must[index]
+    target = row.target[index]
     path = folder / f"{row.file.format(SIZES[index])}.json"
     if not path.exists():
-        return f"{'–':>10}{must:>8g}       "
+        return f"{'–':>10}{target:>8g}       "
     value = row.read(json.loads(path.read_text()), SIZES[index])
-    is_held = value >= must if row.is_least else value <= must
-    return f"{value:>10.5g}{must:>8g} {'held' if is_held else 'missed':<6}"
+    is_met = value >= target if row.is_least else value <= target
+    return f"{value:>10.5g}{target:>8g} {'met' if is_met else 'missed':<6}"
 
 
 def _row(rows: list[Report], **which: object) -> Report:

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Stop a whole Ray Serve deployment without cutting a stream:
+# Stops a whole Ray Serve deployment without cutting a stream:
 #   deploy/ray/drain.sh [DASHBOARD] [TIMEOUT_S]      default: http://127.0.0.1:8265, 120
-# New requests are refused, running streams are finished, then the replicas end. Exit code 0: the
-# deployment is empty, and `serve run` or the cluster can be stopped. Exit code 1: it is not yet.
+# New requests are refused, running streams finish, then the replicas exit. Exit code 0: no replica
+# is left, and `serve run` or the cluster can be stopped. Exit code 1: streams are still running.
 set -euo pipefail
 
 dashboard=${1:-http://127.0.0.1:8265}
 timeout_s=${2:-120}
 here=$(cd "$(dirname "$0")" && pwd)
-# Ray's commands read the cluster's token only in this mode. Set it to "disabled" for a cluster without.
+# Ray's commands read the cluster's token only in this mode. Use "disabled" for a cluster without a token.
 export RAY_AUTH_MODE=${RAY_AUTH_MODE:-token}
 
 serve deploy --address "$dashboard" "$here/drained.yaml"

@@ -2,8 +2,8 @@
 
     python -m recipes.mini_voice.adapt_codec --data build/george --out build/george_base
 
-The codec of the embedded voice knows its two speakers only, and its released encoder is untrained.
-This stage runs on a CPU:
+The codec of the embedded voice supports only its two speakers, and its released encoder is
+untrained. This stage runs on a CPU:
 
 1. A preset of the base speaks every transcript. Its codes and its audio are exact pairs.
 2. Dynamic time warping aligns each recording with the preset's speech.
@@ -125,7 +125,7 @@ def build(settings: SimpleNamespace, encoder: Path, base: Path = ASSET) -> Codec
 
 
 def take_share(trainer: CodecTrainer, speech: Speech) -> None:
-    """Make the preset's part of the last codebook, with its offset, that of the new speaker."""
+    """Assign the preset's part of the last codebook, with its offset, to the new speaker."""
     books, last = trainer.books, trainer.books.vectors[-1]
     mark = last[speech.codes[:, -1]].mean(0)
     distances = (last - mark).norm(dim=-1)

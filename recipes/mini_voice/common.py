@@ -286,7 +286,7 @@ def load_half(path: Path, model: nn.Module) -> None:
     load_grown(model, {name: tensor.float() for name, tensor in load_file(path).items()})
 
 
-# What a model with more codebooks has more of.
+# Tensors that a model with more codebooks adds.
 OF_A_BOOK = ("rvq_rest.vq.layers.", "code_predictor.lm_head.", "predictor.model.codec_embedding.")
 
 

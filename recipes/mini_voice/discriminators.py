@@ -103,7 +103,7 @@ class Discriminators(nn.Module):
         self.streams = branches(len(self.all))
 
     def forward(self, inputs: list[Tensor]) -> list[list[Tensor]]:
-        """The features of each judge for its own input."""
+        """The features of each discriminator for its own input."""
         judged = []
         for judge, samples, stream in zip(self.all, inputs, self.streams, strict=True):
             with beside(stream):
@@ -112,7 +112,7 @@ class Discriminators(nn.Module):
         return judged
 
 
-def judge_loss(judged: list[list[Tensor]]) -> Tensor:
+def discriminator_loss(judged: list[list[Tensor]]) -> Tensor:
     """Least squares, of batches whose first half is real (1) and whose second is made (0)."""
     losses = []
     for *_, verdict in judged:
@@ -121,8 +121,8 @@ def judge_loss(judged: list[list[Tensor]]) -> Tensor:
     return torch.stack(losses).sum()
 
 
-def fool_losses(judged: list[list[Tensor]]) -> tuple[Tensor, Tensor]:
-    """Generator losses per discriminator: a verdict of 1, and features close to real speech."""
+def generator_losses(judged: list[list[Tensor]]) -> tuple[Tensor, Tensor]:
+    """Generator losses per discriminator: of the verdict and of the features."""
     fool = [(1 - verdict.float().chunk(2)[1]).square().mean() for *_, verdict in judged]
     likeness = [distance(features) for *features, _ in judged]
     return torch.stack(fool), torch.stack(likeness)

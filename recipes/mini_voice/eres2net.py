@@ -100,7 +100,7 @@ def to_16k(samples: Tensor) -> Tensor:
 
 
 class SpeakerLoss(nn.Module):
-    """How unlike the speakers of generated and real samples at 24 kHz are.
+    """Loss for the speaker difference between generated and real samples at 24 kHz.
 
     The loss is 1 minus the cosine of their ERes2Net vectors, the mean of a batch. Noise hides
     rounding in silence.

@@ -33,7 +33,7 @@ class Graph:
     nodes: list[Node]
     constants: Values
     outputs: list[str]
-    # Of constants in integers: what their floats are, (integer - zero) * scale.
+    # Integer constants: their float values are (integer - zero) * scale.
     scales: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
 
     def makers(self) -> dict[str, Node]:

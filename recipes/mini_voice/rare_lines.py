@@ -151,7 +151,7 @@ class Writer:
 
 
 def with_letter_names(line: str) -> str:
-    """The line as the front end gives it to the voice: letters respelled in spelled words."""
+    """The line after the front end: letters are respelled in spelled words."""
     names = LetterNames(LETTER_NAMES)
     return names.feed(line) + names.finish()
 

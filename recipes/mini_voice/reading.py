@@ -1,8 +1,8 @@
-"""What the teachers read of a written line.
+"""Converts written lines to the plain text that the teachers read.
 
 The talker learns from the written text, with line breaks, quotes and ellipses. The teachers get the
-plain text that the front end makes of it, so both texts sound the same. Some spellings are changed
-as well, which the teachers' dictionary reads wrongly (hibari 0.2.1):
+plain text of the front end, so both texts have the same speech. Spellings that the teachers'
+dictionary reads wrongly (hibari 0.2.1) are changed as well:
 
 - Quotation marks keep a word from being found: "yes" ends in a z and "this" begins like "thin".
 - "no." at the end of a sentence is read as "number".

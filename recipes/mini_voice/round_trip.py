@@ -1,4 +1,4 @@
-"""Encode and decode recordings with a codec in training, to hear what the codec alone loses.
+"""Encode and decode recordings with a codec in training, to measure the loss of the codec alone.
 
     python -m recipes.mini_voice.round_trip build/recordings --resume FOLDER --out build/decoded
 

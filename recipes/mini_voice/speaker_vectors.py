@@ -1,7 +1,7 @@
 """Speaker vectors of utterances of the training voices, and their use by the talker in training.
 
 A voice has several vectors, one of each utterance. The talker gets the vector of a random utterance
-of the voice, so that the vector tells the voice and not the words.
+of the voice, so that the vector contains the voice and not the words.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from recipes.mini_voice.common import (
     save_half,
     set_lr,
 )  # fmt: skip
-from recipes.mini_voice.discriminators import Discriminators, fool_losses, judge_loss
+from recipes.mini_voice.discriminators import Discriminators, discriminator_loss, generator_losses
 from recipes.mini_voice.lines import SPEAKER
 from recipes.mini_voice.listener import Listener, compare
 from recipes.mini_voice.mels import MelLoss
@@ -76,7 +76,7 @@ class Stage:
         self.judge_optimizer = optimizer(
             self.judge_parameters, config.discriminator_lr, betas, config.weight_decay
         )
-        # Of the losses in the order of `_hear`.
+        # Of the losses in the order of `_losses`.
         shares = [1.0, config.listener_share, *[config.judge_share] * len(self.judges.all)]
         shares += [] if self.speaker is None else [config.speaker_weight]
         self.shares = torch.tensor(shares, device=DEVICE)
@@ -86,13 +86,13 @@ class Stage:
 
     def step(self) -> dict[str, Tensor]:
         """Update decoder and discriminators from one pass through the discriminators."""
-        made, gradients, taught, figures = self._hear()
+        made, gradients, taught, figures = self._losses()
         torch.autograd.backward(taught, inputs=self.judge_parameters)
         made.backward(self._balance(gradients))
         return {name: value.detach() for name, value in (figures | self._update()).items()}
 
-    def _hear(self) -> tuple[Tensor, tuple[Tensor, ...], Tensor, dict[str, Tensor]]:
-        """Generated samples, the gradient of each loss, and the loss of the discriminators."""
+    def _losses(self) -> tuple[Tensor, tuple[Tensor, ...], Tensor, dict[str, Tensor]]:
+        """Return generated samples, the gradient of each loss, and the discriminators' loss."""
         config, num_judges = self.config, len(self.judges.all)
         codes, real, labels = self._crops()
         with autocast(config.precision):
@@ -109,11 +109,11 @@ class Stage:
                 speaker = self.speaker(leaves[-1][self.rows], real[self.rows])
             judged = self.judges([self._dithered(real, leaf) for leaf in leaves[2:][:num_judges]])
             join(self.branches)
-        fool, likeness = fool_losses(judged)
+        fool, likeness = generator_losses(judged)
         wanted = mel + fool.sum() + config.feature_weight * likeness.sum()
         wanted = wanted + heard.missed + config.listener_feature_weight * heard.unlike + speaker
         gradients = torch.autograd.grad(wanted, leaves, retain_graph=True)
-        judge = judge_loss(judged)
+        judge = discriminator_loss(judged)
         figures = {
             "judge": judge, "mel": mel, "fool": fool.sum(), "likeness": likeness.mean(),
             "speaker": speaker, **heard.figures,
@@ -150,7 +150,7 @@ class Stage:
         """
         moved = [p for p in self.parameters if p in self.optimizer.state]
         sizes = [self.optimizer.state[p]["exp_avg_sq"].sqrt() + 1e-8 for p in moved]
-        made, gradients, *_ = self._hear()
+        made, gradients, *_ = self._losses()
         lengths = []
         for gradient in gradients:
             found = torch.autograd.grad(made, moved, gradient, retain_graph=True)

@@ -54,7 +54,7 @@ def train(settings: SimpleNamespace, store: Store, log: Log, out: Path, seconds:
             optimiser, config.lr * cosine(progress, number, config.warmup_steps, config.final_lr)
         )
         begin = store.sample_frames(config.batch, config.crop_frames, 0)
-        heard, labels = hear(listener, store.train, begin, config, settings.train_gan.dither)
+        heard, labels = predict(listener, store.train, begin, config, settings.train_gan.dither)
         loss = F.cross_entropy(heard, labels)
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
@@ -69,7 +69,7 @@ def train(settings: SimpleNamespace, store: Store, log: Log, out: Path, seconds:
     save_half(out / "listener.safetensors", listener.state_dict())
 
 
-def hear(
+def predict(
     listener: Listener, part: Part, begin: Tensor, config: SimpleNamespace, dither: float
 ) -> tuple[Tensor, Tensor]:
     """Predictions for noisy crops [B, phonemes, T], and the labels [B, T]."""
@@ -85,7 +85,7 @@ def accuracy(listener: Listener, store: Store, config: SimpleNamespace) -> float
     if last <= 0:
         return float("nan")
     begin = torch.linspace(0, last, min(64, last), device=DEVICE).long()
-    heard, labels = hear(listener, store.dev, begin, config, dither=0.0)
+    heard, labels = predict(listener, store.dev, begin, config, dither=0.0)
     return float((heard.argmax(1) == labels).float().mean())
 
 

@@ -44,8 +44,8 @@ from vivace.model.talker import Talker
 from vivace.text.tokenizer import TextTokenizer
 
 IGNORED = -100
-STOP = "stop"  # a file that asks a run to stop
-DONE = "done"  # a file that reports that the weights are written
+STOP = "stop"  # a file that requests a run to stop
+DONE = "done"  # a file that exists when the weights are written
 
 
 class Dropout:

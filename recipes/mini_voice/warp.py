@@ -1,4 +1,4 @@
-"""Dynamic time warping of log-mels: which column of one recording belongs to which of another."""
+"""Dynamic time warping of log-mels: maps the columns of one recording to those of another."""
 
 from __future__ import annotations
 

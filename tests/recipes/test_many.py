@@ -387,7 +387,7 @@ def test_speaker_loss_applies_to_training_voices_alone(
     codec = train_codec.Stage(settings, store, trainer)
     assert 0 < float(codec.step(is_quantised=True)["speaker"]) < 2
     gan = train_gan.Stage(settings, store, trainer.decoder)
-    _, gradients, *_ = gan._hear()
+    _, gradients, *_ = gan._losses()
     assert (gradients[-1].abs().sum(1) > 0).tolist() == [False, False, True]
     assert all((gradient.abs().sum(1) > 0).all() for gradient in gradients[:-1])
     assert torch.isfinite(torch.stack(gradients)).all()

@@ -208,8 +208,9 @@ export class Reader {
 		if (token.core in tables.fractions) return { words: tables.fractions[token.core] };
 		const reading = this.readParts(at, token), count = reading?.count ?? 1, last = at.token(count - 1);
 		if (!reading) return null;
-		const unit = unitWords(last.trail || at.token(count)?.lead ? "" : at.token(count)?.core, reading.isMixed ? "" : "1", tables);
-		return unit ? { words: `${reading.words} ${unit}`, count: count + 1 } : reading;
+		const following = last.trail || at.token(count)?.lead ? "" : at.token(count)?.core;
+		const unit = unitWords(following, reading.isMixed ? "" : "1", tables);
+		return unit ? { words: `${reading.words} ${unit}`, count: count + 1, trail: unitTrail(at, following, count, tables) } : reading;
 	}
 
 	readParts(at, token) {

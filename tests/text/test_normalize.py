@@ -120,7 +120,7 @@ def test_pause_separates_normalized_words() -> None:
     events = [e for c in "Dec.[pause 1s]25 **USA** [pause 500ms] $5" for e in script.feed(c)]
     events += script.finish()
     said = "".join(e if isinstance(e, str) else f"<{getattr(e, 'seconds', '')}>" for e in events)
-    assert said == "Dec.<1.0>twenty-five U S A <0.5> five dollars"
+    assert said == "December.<1.0>twenty-five U S A <0.5> five dollars"
     assert Pause(1.0) in events
 
 

@@ -19,7 +19,7 @@ class LiveNormalizer:
 
     def __init__(self, rules: LanguageRules) -> None:
         self._rules = rules
-        self._reader = TokenReader()
+        self._reader = TokenReader(self._read_alone)
 
     def feed(self, piece: str) -> str:
         self._reader.feed(piece)
@@ -28,7 +28,7 @@ class LiveNormalizer:
     def finish(self) -> str:
         self._reader.end()
         rest = self._read() + self._reader.take_rest()
-        self._reader = TokenReader()
+        self._reader = TokenReader(self._read_alone)
         return rest
 
     def _read(self) -> str:
@@ -49,6 +49,7 @@ class LiveNormalizer:
         reader = self._reader
         if self._rules.is_unchanged(token):
             reader.skip(1)
+            reader.is_after_word = not token.trail
             return token.written
         reading = self._apply_rules(token)
         last = reader.token(reading.num_tokens - 1)
@@ -58,13 +59,18 @@ class LiveNormalizer:
         words = self._rules.plain_signs(reading.words).strip()
         lead = self._lead(token.lead if reading.lead is None else reading.lead, words)
         text = f"{lead}{words}{self._trail(trail, is_end=is_end)}"
+        if text := self._rules.read_leftovers(text).strip():
+            reader.is_after_word = text[-1].isalnum()
         written = [one.written for one in reader.skip(reading.num_tokens)]
         return rewrite(join(written), self._join(token.space, lead, text), self._count_words)
 
     def _count_words(self, written: str) -> int:
         """How many words a written word becomes on its own."""
+        return len(self._read_alone(str(written)).split())
+
+    def _read_alone(self, text: str) -> str:
         alone = LiveNormalizer(self._rules)
-        return len((alone.feed(str(written)) + alone.finish()).split())
+        return (alone.feed(text) + alone.finish()).strip()
 
     def _apply_rules(self, token: Token) -> Reading:
         readings = (rule(self._reader, token) for rule in self._rules.rules(token))
@@ -72,7 +78,7 @@ class LiveNormalizer:
 
     def _join(self, space: str, lead: str, text: str) -> str:
         """The text after the white space before it."""
-        text = _SPACES.sub(" ", self._rules.read_leftovers(text).strip())
+        text = _SPACES.sub(" ", text)
         if not text:
             return space if "\n" in space else ""
         if lead.startswith(","):
@@ -81,8 +87,7 @@ class LiveNormalizer:
 
     def _lead(self, lead: str, words: str) -> str:
         """Signs before a word; a bracket after a word becomes a comma."""
-        before = self._reader.before
-        is_after = before is not None and before.is_open and before.core != ""
+        is_after = self._reader.before is not None and self._reader.is_after_word
         comma = ", " if "(" in lead and is_after and words else ""
         return comma + self._rules.plain_signs(lead.replace("(", ""))
 

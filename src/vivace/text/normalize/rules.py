@@ -73,13 +73,16 @@ class NeedsMore(Exception):
 class TokenReader:
     """Returns complete tokens; raises NeedsMore for a token that has not arrived."""
 
-    def __init__(self) -> None:
+    def __init__(self, read_alone: Callable[[str], str]) -> None:
+        """`read_alone` returns the words of a part of a token."""
+        self.read_alone = read_alone
         self._rest = ""  # text after the last token
         self._place = 0  # the current place in `_rest`
         self._tokens: deque[Token] = deque()
         self._is_final = False
         self.before: Token | None = None  # previous word of the paragraph
         self.earlier: Token | None = None  # the word before `before`
+        self.is_after_word = False  # whether the text before the current word ends with a word
         self.is_quoted = False  # whether a quotation mark of the paragraph is open
 
     def feed(self, piece: str) -> None:
@@ -188,8 +191,11 @@ def begins_sentence(reader: TokenReader) -> bool:
 
 
 def is_capitalised(token: Token | None) -> bool:
-    """Whether a word looks like a name: a capital, then a small letter."""
-    return token is not None and token.core[:1].isupper() and token.core[1:2].islower()
+    """Whether a word looks like a name: a capital, then a small letter, or `O'Neil`."""
+    if token is None or not token.core[:1].isupper():
+        return False
+    second, third = token.core[1:2], token.core[2:3]
+    return second.islower() or (second in ("'", "’") and third.isupper())
 
 
 def is_beside_operator(reader: TokenReader) -> bool:

@@ -6,7 +6,8 @@ import re
 
 from vivace.text.normalize.english.addresses import is_direction, read_street
 from vivace.text.normalize.english.capitals import spell_letters
-from vivace.text.normalize.english.references import is_small_numeral
+from vivace.text.normalize.english.numbers import read_digits
+from vivace.text.normalize.english.references import NUMBERED, is_numeral, is_small_numeral
 from vivace.text.normalize.english.tables import word_map, word_set
 from vivace.text.normalize.rules import Reading, Token, TokenReader, begins_sentence, is_capitalised
 
@@ -18,8 +19,6 @@ _PLACES = word_map("places")
 _WORDS = word_map("abbreviations")
 _IN_NAMES = word_set("in_names")
 _NEVER_LAST = word_set("never_last")
-# Abbreviations before a number.
-_NUMBERED = word_map("numbered")
 # Abbreviations before a year: `c. 1450`.
 _BEFORE_YEARS = word_map("before_year")
 _YEAR = re.compile(r"\d{3,4}(?:$|[-–])")
@@ -29,8 +28,14 @@ _STREETS = frozenset(("St", "Ave", "Blvd", "Rd", "Hwy", "Pkwy"))
 WITHOUT_STOP = frozenset(
     (*_PLAIN, *_DOTLESS, *_STREETS, "Apt", "apt", "Dr", "Prof")
 )  # read also without a full stop
-_INITIALS = re.compile(r"((?:[A-Z][a-z]?\.|[a-z]\.)+)([A-Za-z]{1,2})((?:['’]s)?)")
+_INITIALS = re.compile(r"((?:[A-Z][a-z]?\.|[a-z]\.)+)([A-Za-z]{1,2})((?:\.?['’]s)?)")
+_OWNER = re.compile(r"([A-Z][a-z]+)\.(['’]s)")  # "Jr.'s"
+_HYPHENED = re.compile(  # "U.S.-based", "non-U.S.", "D-N.Y."
+    r"(?:[A-Za-z]+-)*(?:[A-Z][a-z]?\.|[a-z]\.)+[A-Za-z]{0,2}(?:-[A-Z]?[a-z]+)*"
+    r"|(?:[A-Z]\.-)+[A-Z]"  # "J.-P. Roe"
+)
 _BEFORE_INITIALS = frozenset(("Mr", "Mrs", "Ms", *_TITLES))
+_ENDS_ABBREVIATED = re.compile(r"[.-]\w$|\.[^-]*$")
 _ONE_INITIAL = re.compile(r"[A-HJ-Z]")
 _NOT_NAMES = word_set("not_before_initials")
 # Words that begin a sentence more often than they are part of a name.
@@ -41,6 +46,14 @@ def read_abbreviation(reader: TokenReader, token: Token) -> Reading | None:
     core = token.core
     if core in _PLAIN:
         return Reading(_PLAIN[core])
+    if (owner := _OWNER.fullmatch(core)) and owner[1] in _PLACES:
+        return Reading(_PLACES[owner[1]] + owner[2])
+    if "-" in core and _HYPHENED.fullmatch(core):
+        words = " ".join(_read_part(part) for part in core.split("-"))
+        is_stop = token.trail.startswith(".") and _ENDS_ABBREVIATED.search(core)
+        return Reading(
+            words, trail=stop_after(reader, token.trail, 0, is_name=True) if is_stop else None
+        )
     if not token.trail.startswith("."):
         return _read_dotless(reader, token)
     if (found := _INITIALS.fullmatch(core)) and core.lower() not in _WORDS:
@@ -48,12 +61,16 @@ def read_abbreviation(reader: TokenReader, token: Token) -> Reading | None:
     if core in _TITLES or core in _PLACES:
         return _read_name_part(reader, token)
     lower = core.lower()
-    if lower in _NUMBERED:
+    if lower in NUMBERED:
         following = reader.token(1)
         is_before = following is not None and (
-            re.match(r"[\d#]|\(\d", following.text) or is_small_numeral(following.core)
+            re.match(r"[\d#]|\(\d+\)", following.text)
+            or is_small_numeral(following.core)
+            or is_numeral(following.core)
         )
-        words = _NUMBERED[lower].capitalize() if begins_sentence(reader) else _NUMBERED[lower]
+        words = NUMBERED[lower].capitalize() if begins_sentence(reader) else NUMBERED[lower]
+        if is_before and following is not None and following.lead == "(":
+            return Reading(f"{words} {read_digits(following.core)}", 2)  # "Eq. (2)"
         return Reading(words, trail=token.trail[1:]) if is_before else None
     if core in _BEFORE_YEARS and (following := reader.token(1)) is not None:
         is_year = token.trail == "." and _YEAR.match(following.core) is not None
@@ -87,7 +104,15 @@ def _read_dotless(reader: TokenReader, token: Token) -> Reading | None:
 
 
 def _spell(found: re.Match[str]) -> str:
-    return spell_letters(found[1].replace(".", "") + found[2]) + found[3]
+    return spell_letters(found[1].replace(".", "") + found[2]) + found[3].lstrip(".")
+
+
+def _read_part(part: str) -> str:
+    """A part of a word with hyphens: `U.S.` of `U.S.-based`."""
+    plain = part.rstrip(".")
+    if "." not in part or (words := _WORDS.get(plain.lower())) is None:
+        return spell_letters(part.replace(".", "")) if "." in part or len(part) == 1 else part
+    return words
 
 
 def _read_name_part(reader: TokenReader, token: Token) -> Reading | None:

@@ -19,6 +19,7 @@ from vivace.text.normalize.english.numbers import (
 )
 from vivace.text.normalize.english.signs import INSIDE
 from vivace.text.normalize.english.tables import word_map
+from vivace.text.normalize.english.unit_names import unit_words
 from vivace.text.normalize.rules import Reading, Token, TokenReader
 
 _MIXED = re.compile(r"((?=.*\d)(?=.*[A-Za-z])[A-Za-z0-9]+(?:-[A-Za-z0-9]+)*?)((?:['’]s)?)")
@@ -39,7 +40,9 @@ _QUARTER = re.compile(r"([QH][1-4])['’](\d\d)")
 _GRADE = re.compile("[A-F][-−]")
 _KNOWN = word_map("brands")
 _LANGUAGES = word_map("languages")
-_HYPHENED = re.compile(r"(\d+(?:\.\d+)?)((?:-[A-Za-z]{2,})+)")
+_HYPHENED = re.compile(
+    rf"({NUMBER})-([A-Z]?[a-z]{{2,}}|[A-Z]?Hz|[KMGT]B|[gmVW])((?:-(?:[A-Za-z]{{2,}}|a))*)"
+)
 _FEET = re.compile(r"(\d{1,2})['’′](\d{1,2})(?:[\"”″]|'')?")
 _ORDINAL = re.compile(r"(\d{1,9})(?:st|nd|rd|th)")
 # Words between hyphens that are read on their own: `20th-century`, `mid-90s`, `3-in-1`.
@@ -70,8 +73,9 @@ def read_code(reader: TokenReader, token: Token) -> Reading | None:
     if found := _FEET.fullmatch(core):
         words = f"{cardinal(int(found[1]))} foot {cardinal(int(found[2]))}"
         return Reading(words, trail=token.trail.removeprefix('"').removeprefix("”"))
-    if found := _HYPHENED.fullmatch(core):
-        return Reading(f"{decimal(found[1])}{found[2]}")  # 10-year-old
+    if found := _HYPHENED.fullmatch(core):  # 10-year-old, 5-km
+        name = unit_words(found[2], "1")
+        return Reading(f"{_read_part(found[1])}{f' {name}' if name else f'-{found[2]}'}{found[3]}")
     if "-" in core and _APART.fullmatch(core):
         return read_compound(reader, token)
     if found := _MIXED.fullmatch(core):

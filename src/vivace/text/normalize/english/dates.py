@@ -19,9 +19,11 @@ _BEFORE_DATES = word_set("before_dates")
 _AFTER_DATES = word_set("after_dates")
 _BEFORE_SPANS = word_set("before_spans")  # also before fractions
 _MONTH_YEAR = re.compile(r"(\d{1,2})/([12]\d{3})")
+_DENOMINATORS = (2, 3, 4, 5, 6, 8)  # of fractions, where a date may stand too
 _DAY = re.compile(r"(\d{1,2})(?:st|nd|rd|th)?", re.IGNORECASE)
 _YEAR = re.compile(r"[12]\d{3}")
 _DAY_NAMES = re.compile(rf"({'|'.join(_DAYS)})\.?[-–—]({'|'.join(_DAYS)})")
+_TO_DATE = re.compile(r"(\d{1,2}(?:st|nd|rd|th)?|[12]\d{3})[-–—/]([A-Z][a-z]{2,8})")
 _BOUNDS = re.compile(r"(\d{1,2})[-–](\d{1,2})")
 
 
@@ -74,14 +76,19 @@ def _read_month_day(reader: TokenReader, month: int, day: int) -> Reading | None
         before, following = reader.before, core_after(reader, 1)
         word = "" if before is None else before.core.lower()
         is_weekday = before is not None and before.core in (*DAYS, *_DAYS)
-        is_fraction = month < day
+        is_fraction = month < day and day in _DENOMINATORS
         is_date = is_weekday or word in _BEFORE_DATES
+        is_date = is_date or (word == "of" and _is_after_period(reader))  # "the week of 10/7"
         is_date = is_date or (not is_fraction and word in _BEFORE_SPANS)
         is_measure = is_fraction and day in (2, 3, 4, 8) and following.islower()
         is_measure = is_measure and following not in _AFTER_DATES  # "on 1/2 acre"
         if not is_date or is_measure or following == "of":
             return None
     return Reading(_say(month, day))
+
+
+def _is_after_period(reader: TokenReader) -> bool:
+    return reader.earlier is not None and reader.earlier.core in ("week", "night", "weekend")
 
 
 def _century(number: int) -> int:
@@ -100,6 +107,8 @@ def _month(token: Token) -> str | None:
 def _read_after_month(reader: TokenReader, token: Token, month: str) -> Reading | None:
     day = reader.token(1)
     is_short = token.core != month
+    if is_short and token.trail == "." and day is None:  # "in Sept." at the end
+        return Reading(month)
     if token.trail not in ("", ".") or day is None or day.lead:
         is_dotted = token.trail.startswith(".") and is_short
         return Reading(month, trail=token.trail[1:]) if is_dotted and day is not None else None
@@ -109,9 +118,28 @@ def _read_after_month(reader: TokenReader, token: Token, month: str) -> Reading 
         return _with_year(
             reader, f"{month} {ordinal(int(bounds[1]))} to {ordinal(int(bounds[2]))}", 2
         )
+    if found := _TO_DATE.fullmatch(day.core):
+        return _read_to_date(reader, f"{month} {_number_of(found[1])}", found[2])
     if (number := _day_of(day)) is None:
         return Reading(month, trail="") if is_short and token.trail == "." else None
     return _with_year(reader, f"{month} {ordinal(number)}", 2)
+
+
+def _number_of(text: str) -> str:
+    return year(int(text)) if _YEAR.fullmatch(text) else ordinal(int(text.rstrip("stndrh")))
+
+
+def _read_to_date(reader: TokenReader, first: str, month: str) -> Reading | None:
+    """`Jan. 5–Feb. 3, 2024`, `Dec. 2019–Mar. 2020`, `Dec. 31/Jan. 1`."""
+    second, last = reader.token(1), reader.token(2)
+    month = _SHORT.get(month, month)
+    is_open = second is not None and second.trail in ("", ".")
+    if month not in MONTHS or last is None or last.lead or not is_open:
+        return None
+    if _YEAR.fullmatch(last.core):
+        return Reading(f"{first} to {month} {year(int(last.core))}", 3)
+    day = _day_of(last)
+    return None if day is None else _with_year(reader, f"{first} to {month} {ordinal(day)}", 3)
 
 
 def _read_day_first(reader: TokenReader, token: Token) -> Reading | None:

@@ -6,9 +6,16 @@ import re
 
 from vivace.text.normalize.english.numbers import NUMBER, decimal, is_one, read_digits
 from vivace.text.normalize.english.tables import word_map
-from vivace.text.normalize.english.unit_names import per_words
+from vivace.text.normalize.english.unit_names import per_words, unit_trail
 from vivace.text.normalize.english.units import SCALES, join_groups
-from vivace.text.normalize.rules import Reading, Token, TokenReader, core_after, is_adjective
+from vivace.text.normalize.rules import (
+    Reading,
+    Token,
+    TokenReader,
+    core_after,
+    is_adjective,
+    word_before,
+)
 
 # Singular, plural and hundredth.
 _CURRENCIES = {
@@ -43,10 +50,13 @@ _SCALE_LETTERS = word_map("scale_letters")
 _SUM = re.compile(
     rf"(?P<minus>[-−])?(?P<of>{_OF})?(?P<sign>[{_SIGN}])(?P<number>{_N})"
     rf"(?P<scale>[kKmMbBtT]|[mbt]n)?(?:[-–—](?P<sign2>[{_SIGN}])?(?P<number2>{_N})"
-    rf"(?P<scale2>[kKmMbBtT]|[mbt]n)?)?(?:/(?P<per>[a-z]+))?(?P<plus>\+)?"
+    rf"(?P<scale2>[kKmMbBtT]|[mbt]n)?)?(?:/(?P<per>[A-Za-z]+)|(?P<tail>(?:-[a-z]+)+))?(?P<plus>\+)?"
 )
+_SCALE_SPAN = re.compile(
+    rf"({'|'.join(SCALES)})[-–—]([{_SIGN}]?(?:{_N}))"
+)  # "$1 million–$2 million"
 _AFTER = re.compile(rf"(?P<number>{_N})(?P<scale>[kKmM]|[mbt]n)?(?P<sign>[{_SIGN}])")
-_CENTS = re.compile(rf"({_N})¢")
+_CENTS = re.compile(rf"({_N})¢(?:/([A-Za-z]+))?")
 _LONE = re.compile(rf"(?:{_OF})?[{_SIGN}]")  # "R$ 50"
 _PLAIN = re.compile(_N)
 _DECIMAL_COMMA = re.compile(r"\d+,\d{1,2}")
@@ -59,7 +69,8 @@ def read_money(reader: TokenReader, token: Token) -> Reading | None:
         scale = _SCALE_LETTERS.get(found["scale"] or "", "")
         return Reading(_amount(found["number"], found["sign"], scale))
     if found := _CENTS.fullmatch(token.core):
-        return Reading(f"{decimal(found[1])} cent{'' if is_one(found[1]) else 's'}")
+        per = f" per {per_words(found[2])}" if found[2] else ""
+        return Reading(f"{decimal(found[1])} cent{'' if is_one(found[1]) else 's'}{per}")
     if _PLAIN.fullmatch(token.core):
         number, num_tokens = join_groups(reader, token.core)
         following = core_after(reader, num_tokens)
@@ -77,10 +88,21 @@ def read_money(reader: TokenReader, token: Token) -> Reading | None:
 
 def _read_sum(reader: TokenReader, found: re.Match[str], num_tokens: int = 1) -> Reading | None:
     sign, scale = found["sign"], _SCALE_LETTERS.get(found["scale"] or "", "")
+    tail = (
+        (found["tail"] or "").replace("-", " ").lstrip()
+    )  # "$40-million deal", "$12-an-hour wage"
+    if tail in SCALES:
+        scale, tail = tail, ""
+    is_tailed = found["tail"] is not None
+    second = _SCALE_SPAN.fullmatch(core_after(reader, num_tokens))
+    if second and core_after(reader, num_tokens + 1) in SCALES:
+        first = _amount(found["number"], sign, second[1])
+        last = _amount(second[2].lstrip(_SIGN), sign, core_after(reader, num_tokens + 1))
+        return Reading(f"{first} to {last}", num_tokens + 2)
     if not scale and (following := core_after(reader, num_tokens)) in SCALES:
         scale, num_tokens = following, num_tokens + 1
     number, low = _with_point(found["number"]), ""
-    if num_tokens == 1 and not found["number2"] and not found["scale"]:
+    if num_tokens == 1 and not found["number2"] and not scale:
         number, num_tokens = join_groups(reader, number)
     if found["number2"]:
         low = decimal(number) + (f" {scale}" if found["scale"] else "") + " to "
@@ -90,12 +112,15 @@ def _read_sum(reader: TokenReader, found: re.Match[str], num_tokens: int = 1) ->
     if origin == "reais":  # R$ is no dollar
         origin, sign = "", "BRL"
     is_single = not found["per"] and not found["plus"] and is_adjective(reader, num_tokens)
+    is_single = is_single or (is_tailed and (not tail or word_before(reader) in ("a", "an")))
     words = low + _amount(number, sign, scale, is_many=bool(low), of=origin, is_single=is_single)
     if found["minus"]:
         words = f"minus {words}"
     if found["per"]:
-        words += f" per {per_words(found['per']) or found['per']}"
-    return Reading(words + (" plus" if found["plus"] else ""), num_tokens)
+        words += f" per {per_words(found['per'])}"
+    words = " ".join(filter(None, [words, tail, "plus" if found["plus"] else ""]))
+    trail = unit_trail(reader, found["per"], num_tokens - 1) if found["per"] else None
+    return Reading(words, num_tokens, trail)
 
 
 def _with_point(number: str) -> str:
@@ -114,7 +139,7 @@ def _amount(
     """The words of a sum. `is_single`: the sum describes a noun, as in `a $20 bill`."""
     number = _with_point(number)
     one, several, hundredth = _NAMES[sign]
-    if is_single and "." not in number:
+    if is_single and (scale or "." not in number):
         several = one
     whole, _, places = number.replace(",", "").partition(".")
     if scale or not hundredth or len(places) not in (0, 2) or is_many:

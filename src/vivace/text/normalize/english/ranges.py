@@ -16,11 +16,18 @@ from vivace.text.normalize.english.numbers import (
     year,
 )
 from vivace.text.normalize.english.tables import word_map, word_set
-from vivace.text.normalize.english.unit_names import unit_words
+from vivace.text.normalize.english.unit_names import unit_trail, unit_words
 from vivace.text.normalize.rules import Reading, Token, TokenReader, core_after, word_before
 
 _FRACTION = re.compile(r"(\d{1,4})/(\d{1,4})(?:rds?|ths?)?")
-_WITH_SIGN = re.compile(r"(\d*)([½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞])")
+_SIGNS = "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"
+_WITH_SIGN = re.compile(rf"(\d*)([{_SIGNS}])")
+_PART = rf"\d{{1,2}}-\d{{1,2}}/\d{{1,2}}|\d{{1,3}}/\d{{1,3}}|\d*[{_SIGNS}]"  # 1-1/2, 3/4, 2½
+_PART_AND_END = re.compile(rf"({_PART})(%|[A-Za-z°]{{1,5}}|(?:-[A-Za-z]+)+)")
+_PARTS_RANGE = re.compile(  # 1-1½, 1½–2, 1/2-3/4 cup
+    rf"(?P<low>{_PART}|{NUMBER})[-–—](?P<high>{_PART}|{NUMBER})(?P<end>%|(?:-[a-z]+)*)"
+)
+_JOINED_PART = re.compile(r"(\d{1,2})-(\d{1,2}/\d{1,2})")
 _PARTS = {2: "half", 4: "quarter"}
 _DENOMINATORS = frozenset((2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 20, 32, 64, 100, 1000))
 _SPECIAL = word_map("fractions")
@@ -31,10 +38,12 @@ _UNIT = r"[A-Za-zµ°][A-Za-z°²³/]{0,4}"
 _SAME_UNIT = re.compile(rf"({NUMBER})({_UNIT})[-–—~]({NUMBER})\2")  # 20°C–25°C
 _VERSES = re.compile(r"(\d{1,3}):(\d{1,3})[-–](\d{1,3})")
 _SEASON = re.compile(r"((?:19|20)\d\d)/(\d\d)")
-_SCORE = re.compile(r"(\d{1,3}\.\d{1,2})/(\d{1,3})")
+_SCORE = re.compile(r"(\d{1,3}\.\d{1,2})/(\d{1,3}(?:\.\d{1,2})?)")
 _PAIR = re.compile(rf"({NUMBER})([A-Za-z°]{{1,4}})/({NUMBER})([A-Za-z°]{{1,4}})")
 _RATIO = re.compile(rf"({NUMBER}):({NUMBER})")
-_SIZE = re.compile(rf"({NUMBER})[x×]({NUMBER})(?:[x×]({NUMBER}))?([A-Za-z]{{0,3}})")
+_SIZE = re.compile(rf"({NUMBER})[x×]({NUMBER})(?:[x×]({NUMBER}))?(-?[A-Za-z]{{0,4}})")
+_TIE = re.compile(r"(\d)[-–](\d)\((\d{1,2})\)([.,;:!?]*)")  # 7-6(5)
+_ORDINALS = re.compile(r"(\d{1,3})(?:st|nd|rd|th)[-–—](\d{1,3})(?:st|nd|rd|th)")
 
 
 def read_fraction(reader: TokenReader, token: Token) -> Reading | None:
@@ -44,6 +53,8 @@ def read_fraction(reader: TokenReader, token: Token) -> Reading | None:
     if found := _WITH_SIGN.fullmatch(token.core):
         part = Fraction(unicodedata.numeric(found[2])).limit_denominator(8)
         return _with_unit(reader, (part.numerator, part.denominator), found[1])
+    if (ended := _read_part_of(reader, token.core)) is not None:
+        return ended
     if token.core.isdecimal() and len(token.core) <= 3:
         following = core_after(reader, 1)
         if (parts := _split(following)) is not None:
@@ -53,6 +64,28 @@ def read_fraction(reader: TokenReader, token: Token) -> Reading | None:
     if (parts := _split(token.core)) is not None:
         return _with_unit(reader, parts)
     return None
+
+
+def _read_part_of(reader: TokenReader, text: str) -> Reading | None:
+    """`5½%`, `6½-inch`, `1/4-inch`, `1-1/2`, `1-1½ cups`, `1/2–3/4 cup`."""
+    if found := _PART_AND_END.fullmatch(text):
+        number, end = say_fraction(found[1]), found[2]
+        kind, *others = end.removeprefix("-").split("-")
+        name = "percent" if end == "%" else unit_words(kind, "1" if end[0] == "-" else "")
+        if number is None or (name is None and end[0] != "-"):
+            return None
+        return Reading(" ".join([number, name or kind, *others]))
+    if _JOINED_PART.fullmatch(text):
+        number = say_fraction(text)
+        return None if number is None else _add_unit(reader, number, "", 1)
+    if (found := _PARTS_RANGE.fullmatch(text)) is None:
+        return None
+    low, high = (say_fraction(found[end]) for end in ("low", "high"))
+    if low is None and high is None:
+        return None
+    words = f"{low or decimal(found['low'])} to {high or decimal(found['high'])}"
+    end = " percent" if found["end"] == "%" else found["end"].replace("-", " ")
+    return Reading(words + end) if end else _add_unit(reader, words, "", 1)
 
 
 def _read_out_of(reader: TokenReader, token: Token) -> str | None:
@@ -77,9 +110,15 @@ def _with_unit(
     reader: TokenReader, parts: tuple[int, int], whole: str = "", num_tokens: int = 1
 ) -> Reading:
     """A fraction and the unit after it: `1/2 tsp`, `1½ lb`."""
-    words = _mixed(whole, *parts)
-    name = unit_words(core_after(reader, num_tokens), "" if whole else "1")
-    return Reading(f"{words} {name}", num_tokens + 1) if name else Reading(words, num_tokens)
+    return _add_unit(reader, _mixed(whole, *parts), "" if whole else "1", num_tokens)
+
+
+def _add_unit(reader: TokenReader, words: str, number: str, num_tokens: int) -> Reading:
+    """Add the unit that may follow; the full stop of its abbreviation is left out."""
+    unit = core_after(reader, num_tokens)
+    if (name := unit_words(unit, number) if unit else None) is None:
+        return Reading(words, num_tokens)
+    return Reading(f"{words} {name}", num_tokens + 1, unit_trail(reader, unit, num_tokens))
 
 
 def _split(text: str) -> tuple[int, int] | None:
@@ -95,6 +134,9 @@ def say_fraction(text: str) -> str | None:
     if found := _WITH_SIGN.fullmatch(text):
         part = Fraction(unicodedata.numeric(found[2])).limit_denominator(8)
         return _mixed(found[1], part.numerator, part.denominator)
+    if found := _JOINED_PART.fullmatch(text):
+        joined = _split(found[2])
+        return None if joined is None else _mixed(found[1], *joined)
     parts = _split(text)
     return None if parts is None else _fraction(*parts)
 
@@ -125,12 +167,17 @@ def read_range(reader: TokenReader, token: Token) -> Reading | None:
         if unit:
             name = unit_words(unit, high)
             return None if name is None else Reading(f"{words} {name}")
-        following = core_after(reader, 1)
-        name = unit_words(following, high) if following else None
-        return Reading(f"{words} {name}", 2) if name else Reading(words)
+        return _add_unit(reader, words, high, 1)
+    if (found := _TIE.fullmatch(token.core + token.trail)) is not None:
+        words = f"{decimal(found[1])} to {decimal(found[2])}, {decimal(found[3])}"
+        return Reading(words, trail=found[4])
+    if found := _ORDINALS.fullmatch(token.core):
+        return Reading(f"{ordinal(int(found[1]))} to {ordinal(int(found[2]))}")
     if (found := _SIZE.fullmatch(token.core)) and not token.core.startswith("0x"):
         numbers = [decimal(found[n]) for n in (1, 2, 3) if found[n]]
-        name = unit_words(found[4], found[2]) if found[4] else ""
+        unit = found[4].removeprefix("-")
+        name = unit_words(unit, "1" if "-" in found[4] else found[2]) if unit else ""
+        name = unit if unit in ("inch", "foot") else name
         return None if name is None else Reading(f"{' by '.join(numbers)} {name}".strip())
     if found := _RATIO.fullmatch(token.core):
         return Reading(f"{decimal(found[1])} to {decimal(found[2])}")

@@ -11,10 +11,11 @@ from vivace.text.normalize.english.numbers import (
     read_digits,
     roman,
 )
-from vivace.text.normalize.english.tables import word_set
+from vivace.text.normalize.english.tables import word_map, word_set
 from vivace.text.normalize.rules import Reading, Token, TokenReader
 
 _BEFORE_NUMERALS = word_set("before_small_numerals")
+NUMBERED = word_map("numbered")  # abbreviations before a number
 _LETTERS = ("i", "v", "x")  # also a pronoun and two variables
 _SPAN = re.compile(r"([ivx]+)[-–—]([ivx]+)")
 _BRACKETED = re.compile(r"(\d{1,4})((?:\([a-zA-Z0-9]{1,4}\))+)([.,;:!?]*)")
@@ -28,10 +29,18 @@ def is_small_numeral(text: str) -> bool:
     return text in SMALL_NUMERALS or _SPAN.fullmatch(text) is not None
 
 
+def is_numeral(text: str) -> bool:
+    """Whether a word is a Roman numeral of several capitals, or two with a dash between them."""
+    numbers = [roman(part) for part in re.split("[-–—]", text)]
+    return len(text) > 1 and len(numbers) <= 2 and None not in numbers
+
+
 def read_reference(reader: TokenReader, token: Token) -> Reading | None:
     core = token.core
     if is_small_numeral(core):
         return _read_numeral(reader, token)
+    if is_numeral(core) and is_numbered(reader):
+        return Reading(" to ".join(_say_numeral(part) for part in re.split("[-–—]", core)))
     if core.startswith("§"):
         return _read_section(core)
     if "(" not in core:
@@ -83,6 +92,12 @@ def _read_numeral(reader: TokenReader, token: Token) -> Reading | None:
             return None
         return Reading(f"{_say_numeral(first)} to {_say_numeral(last)}")
     return Reading(_say_numeral(core))
+
+
+def is_numbered(reader: TokenReader) -> bool:
+    """Whether a number follows an abbreviation such as `vol.`."""
+    before = reader.before
+    return before is not None and before.trail == "." and before.core.lower() in NUMBERED
 
 
 def _is_letter_a_page(reader: TokenReader, token: Token) -> bool:

@@ -8,9 +8,12 @@ from dataclasses import replace
 from vivace.text.normalize.english.abbreviations import stop_after
 from vivace.text.normalize.english.dates import DAYS, MONTHS, read_numeric
 from vivace.text.normalize.english.numbers import cardinal, short_year, spell_digits
+from vivace.text.normalize.english.unit_names import per_words
 from vivace.text.normalize.rules import Reading, Token, TokenReader, core_after
 
-_CLOCK = r"([01]?\d|2[0-4]):([0-5]\d)(?::([0-5]\d)(?:\.(\d{1,3}))?)?"
+_CLOCK = r"([01]?\d|2[0-4]):([0-5]\d)(?::([0-5]\d)(?:[.,](\d{1,3}))?)?"
+_LAP = re.compile(r"(\d{1,2}):([0-5]\d)\.(\d{1,3})")  # 1:15.096
+_PACE = re.compile(r"(\d{1,2}):([0-5]\d)/(km|mi|100m|400m|mile)")
 _HALF = r"[ap]\.?m\.?"
 _TIME = re.compile(rf"{_CLOCK}({_HALF})?", re.IGNORECASE)
 _HOUR = re.compile(rf"(1[0-2]|[1-9])({_HALF})", re.IGNORECASE)
@@ -28,6 +31,12 @@ def read_time(reader: TokenReader, token: Token) -> Reading | None:
         return None
     if (stamp := _STAMP.fullmatch(token.core)) is not None:
         return _read_stamp(stamp)
+    if found := _LAP.fullmatch(token.core):
+        words = f"{cardinal(int(found[1]))} {short_year(found[2])}"
+        return Reading(f"{words} point {spell_digits(found[3])}")
+    if found := _PACE.fullmatch(token.core):
+        pace = f"{cardinal(int(found[1]))} {short_year(found[2]) if found[2] != '00' else ''}"
+        return Reading(f"{pace.strip()} per {per_words(found[3])}")
     if (found := _WITH_STOP.fullmatch(token.core)) is not None:
         if not found[3] and not _ONLY_HALF.fullmatch(core_after(reader, 1)):
             return None

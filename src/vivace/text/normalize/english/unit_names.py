@@ -13,18 +13,21 @@ UNITS = word_map("units")
 _PER = word_map("per")
 _POWERS = {"²": ("square", "squared"), "³": ("cubic", "cubed")}
 _LENGTHS = frozenset(("km", "m", "cm", "mm", "µm", "nm", "mi", "ft", "yd", "in"))
+_SAME_SIGNS = str.maketrans("μΩ", "µΩ")  # letters of Greek and signs of units
 _PRODUCT = re.compile("[·⋅]")
 _STROKE_OR_DOT = re.compile("[/·⋅]")
 _COUNTED = re.compile(r"(\d{1,4})([A-Za-z]{0,3})")  # "100km" of "l/100km"
 _MONEY = re.compile(r"([$€£¥])/(\S+)")
 _CURRENCIES = word_map("signs")
 _BEFORE_ONE = frozenset(("per", "a", "one", "each", "every"))
+_DOTTED_UNITS = word_set("dotted_units")
 LONE_UNITS = word_set("lone_units")  # read as units without a number; no English word among them
 SPELLED_UNITS = word_set("spelled_units")  # read as letters without a number
 
 
 def unit_words(unit: str, number: str) -> str | None:
     """The name of a unit after a number. The number "" gives the plural."""
+    unit = unit.translate(_SAME_SIGNS)
     if unit in UNITS:
         return plural(UNITS[unit], number)
     head, *below = unit.split("/")
@@ -36,9 +39,22 @@ def unit_words(unit: str, number: str) -> str | None:
     return " per ".join([" ".join(map(str, names)), *map(str, pers)])
 
 
-def per_words(unit: str) -> str | None:
-    """The word for the unit after a slash: `$5/hr`."""
-    return _PER.get(unit.lower())
+def unit_trail(reader: TokenReader, unit: str, place: int) -> str | None:
+    """The signs after a unit, without the full stop of its abbreviation: `5 ft. tall`."""
+    last, following = reader.token(place), reader.token(place + 1)
+    if last is not None and last.trail == ".," and unit in _DOTTED_UNITS:  # "190 lbs., and"
+        return ","
+    if last is None or last.trail != "." or following is None:
+        return None
+    is_inside = following.core[:1].islower() or (
+        unit in _DOTTED_UNITS and following.core[:1].isdigit()
+    )
+    return "" if is_inside else None
+
+
+def per_words(unit: str) -> str:
+    """The word for what stands after a slash: `$5/hr`, `$5/bbl`, `$5/ticket`."""
+    return _PER.get(unit.lower()) or _name(unit) or unit
 
 
 def read_unit(reader: TokenReader, token: Token) -> Reading | None:
@@ -47,7 +63,7 @@ def read_unit(reader: TokenReader, token: Token) -> Reading | None:
     if core in SPELLED_UNITS:
         return Reading(" ".join(core.upper()))
     if found := _MONEY.fullmatch(core):
-        per = _per_name(found[2]) or per_words(found[2]) or found[2]
+        per = _per_name(found[2]) or per_words(found[2])
         return Reading(f"{_CURRENCIES[found[1]]} per {per}")
     if core in LONE_UNITS:
         is_single = word_before(reader) in _BEFORE_ONE

@@ -18,7 +18,7 @@ from vivace.text.normalize.english.numbers import (
     year,
 )
 from vivace.text.normalize.english.tables import word_map, word_set
-from vivace.text.normalize.english.unit_names import per_words, plural, unit_words
+from vivace.text.normalize.english.unit_names import per_words, plural, unit_trail, unit_words
 from vivace.text.normalize.rules import (
     Reading,
     Token,
@@ -53,7 +53,6 @@ _TIMES_TEN = re.compile(
     rf"(?P<sign>[-−+])?(?P<number>{NUMBER})[×x·]10"
     r"(?:\^(?P<power>[-−+]?\d{1,3})|(?P<raised>[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]{1,3}))"
 )
-_DOTTED_UNITS = word_set("dotted_units")
 _IN_TWO_WORDS = word_map("units_in_two_words")
 _KINDS = frozenset(name.split()[0] for name in _IN_TWO_WORDS)
 _FEET = ("ft", "feet", "foot")
@@ -84,7 +83,7 @@ def read_number(reader: TokenReader, token: Token) -> Reading | None:
         return None
     if is_adjective(reader):  # "a 12V battery"
         name = _name_of(end, "1")
-    return Reading(f"{_signed(found)} {name}", trail=_trail(reader, end, 0))
+    return Reading(f"{_signed(found)} {name}", trail=unit_trail(reader, end, 0))
 
 
 def _read_count(reader: TokenReader, token: Token) -> Reading | None:
@@ -98,27 +97,16 @@ def _read_count(reader: TokenReader, token: Token) -> Reading | None:
     if found["end"] and "." not in number and not (is_counted and not is_resolution):
         return None
     words = [_signed(found), _COUNTS.get(found["end"], ""), "plus" if found["plus"] else ""]
-    return Reading(" ".join(filter(None, words)))
-
-
-def _trail(reader: TokenReader, unit: str, place: int) -> str | None:
-    """The signs after a unit, without the full stop of its abbreviation: `5 ft. tall`."""
-    last, following = reader.token(place), reader.token(place + 1)
-    if last is not None and last.trail == ".," and unit in _DOTTED_UNITS:  # "190 lbs., and"
-        return ","
-    if last is None or last.trail != "." or following is None:
-        return None
-    is_inside = following.core[:1].islower() or (
-        unit in _DOTTED_UNITS and following.core[:1].isdigit()
-    )
-    return "" if is_inside else None
+    name = (unit_words(following, "") if following else None) or ""
+    trail = unit_trail(reader, following, 1) if name else None
+    return Reading(" ".join(filter(None, [*words, name])), 2 if name else 1, trail)
 
 
 def _name_of(end: str, number: str) -> str | None:
     if end in _ATTACHED:
         return plural(_ATTACHED[end], number)
-    if end.startswith("x/") and (per := per_words(end[2:])):
-        return f"times per {per}"
+    if end.startswith("x/"):
+        return f"times per {per_words(end[2:])}"
     return _ENDS.get(end) or unit_words(end, number)
 
 
@@ -141,17 +129,17 @@ def _read_plain(reader: TokenReader, token: Token, found: re.Match[str]) -> Read
     if following and unit_words(following, number) is not None:
         name = unit_words(following, "1" if is_adjective(reader, num_tokens + 1) else number)
         return Reading(
-            f"{words} {name}", num_tokens + 1, trail=_trail(reader, following, num_tokens)
+            f"{words} {name}", num_tokens + 1, trail=unit_trail(reader, following, num_tokens)
         )
     if following in _KINDS and (name := _kind_of_unit(reader, num_tokens, number)) is not None:
         return Reading(
-            f"{words} {name}", num_tokens + 2, trail=_trail(reader, "ft", num_tokens + 1)
+            f"{words} {name}", num_tokens + 2, trail=unit_trail(reader, "ft", num_tokens + 1)
         )
     if following == "in" and _is_inches(reader, num_tokens):
         return Reading(
             f"{words} {'inch' if is_one(number) else 'inches'}",
             num_tokens + 1,
-            trail=_trail(reader, following, num_tokens),
+            trail=unit_trail(reader, following, num_tokens),
         )
     if number.isdecimal() and not found["sign"] and num_tokens == 1:
         return Reading(_read_integer(reader, token, number, following))
@@ -173,7 +161,7 @@ def _is_inches(reader: TokenReader, place: int) -> bool:
     is_dotted = unit is not None and unit.trail == "." and following is not None
     before = reader.before
     is_after_feet = before is not None and before.core in _FEET
-    return is_after_feet or (is_dotted and _trail(reader, "in", place) == "")
+    return is_after_feet or (is_dotted and unit_trail(reader, "in", place) == "")
 
 
 def join_groups(reader: TokenReader, number: str) -> tuple[str, int]:

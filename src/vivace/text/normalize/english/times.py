@@ -32,8 +32,8 @@ def read_time(reader: TokenReader, token: Token) -> Reading | None:
     if (stamp := _STAMP.fullmatch(token.core)) is not None:
         return _read_stamp(stamp)
     if found := _LAP.fullmatch(token.core):
-        words = f"{cardinal(int(found[1]))} {short_year(found[2])}"
-        return Reading(f"{words} point {spell_digits(found[3])}")
+        lap = f"{cardinal(int(found[1]))} {short_year(found[2])}"
+        return Reading(f"{lap} point {spell_digits(found[3])}")
     if found := _PACE.fullmatch(token.core):
         pace = f"{cardinal(int(found[1]))} {short_year(found[2]) if found[2] != '00' else ''}"
         return Reading(f"{pace.strip()} per {per_words(found[3])}")

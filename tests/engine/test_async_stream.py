@@ -166,6 +166,37 @@ def test_aclose_by_another_task_ends_the_wait_for_text() -> None:
         asyncio.run(run(tts))
 
 
+@pytest.mark.parametrize("num_loops", range(6))
+def test_text_that_ends_while_its_task_is_cancelled_is_not_logged(num_loops: int) -> None:
+    """`num_loops` turns of the event loop pass between the end of the text and the cancellation."""
+    backend = SpeakingBackend(num_frames=10_000, max_streams=1)
+    reports: list[object] = []
+
+    async def run(tts: TTS) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, facts: reports.append(facts))
+        is_asked, is_over = asyncio.Event(), asyncio.Event()
+
+        async def text() -> AsyncIterator[str]:
+            yield "Some "
+            is_asked.set()
+            await is_over.wait()
+
+        task = asyncio.create_task(read(tts, 1, text()))
+        await is_asked.wait()
+        is_over.set()
+        for _ in range(num_loops):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        del task
+        gc.collect()
+
+    with backend.load(max_streams=1) as tts:
+        asyncio.run(run(tts))
+        wait_until_empty(tts.engine, backend)
+    assert not reports
+
+
 def test_stream_closed_while_opening_makes_no_audio() -> None:
     backend, go_on = SpeakingBackend(), threading.Event()
 

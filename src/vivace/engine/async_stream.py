@@ -274,7 +274,7 @@ class AsyncStream(AsyncIterator[AudioChunk]):
             return None
         finally:
             closing.cancel()
-            if not coming.done() and self._coming is None:
+            if self._coming is None:
                 await _drop(coming)
 
     async def _wait_for_close(self) -> None:
@@ -295,6 +295,8 @@ async def _read_piece(pieces: Pieces, threads: ThreadPoolExecutor | None) -> str
 
 
 async def _drop(task: asyncio.Task[str | None]) -> None:
-    task.cancel()
-    if task is not asyncio.current_task():  # a text may close its own stream
+    """Cancel a task. If it has ended, mark its exception as retrieved; asyncio would log it."""
+    if not task.cancel():
+        _ = task.cancelled() or task.exception()
+    elif task is not asyncio.current_task():  # a text may close its own stream
         await asyncio.gather(task, return_exceptions=True)

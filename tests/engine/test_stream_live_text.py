@@ -274,3 +274,13 @@ def test_endless_text_is_spoken_until_closed(
 def test_unsupported_letters_are_rejected_in_live_text(tmp_path: Path) -> None:
     with TTS.load() as english, pytest.raises(UnsupportedRequestError, match="Qwen/"):
         list(english.stream(iter(["你好"])))
+
+
+@pytest.mark.parametrize("text", ["!!!", " \n?!\n"])
+def test_live_text_without_words_fails_before_its_first_chunk(
+    load_tts: Callable[[str], TTS], text: str
+) -> None:
+    stream = load_tts("custom_voice").stream(iter([text]), live="sentence")
+    with pytest.raises(RequestError, match="no words"):
+        next(stream)
+    assert stream.finish_reason is None

@@ -261,6 +261,8 @@ class Stream(Iterator[AudioChunk]):
                     yield Wait.TEXT
                 continue
             if isinstance(part, Pause):
+                if script.is_over and script.error is not None and not self.num_utterances:
+                    break  # silence alone: the error precedes all audio
                 end = self._end() if script.is_over else None
                 yield self._made.silence(part, end)
             else:

@@ -160,7 +160,9 @@ def test_second_active_response_is_refused(
     error = last(talk.until("error"))["error"]
     assert error["code"] == "conversation_already_has_active_response"
     talk.send("response.cancel", response_id="resp_of_another")
-    assert last(talk.until("error"))["error"]["code"] == "response_cancel_not_active"
+    error = last(talk.until("error"))["error"]
+    assert (error["code"], error["param"]) == ("response_cancel_not_active", "response_id")
+    assert "'resp_of_another'" in error["message"]
 
 
 def test_failed_response_has_status_failed(

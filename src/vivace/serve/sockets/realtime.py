@@ -251,8 +251,11 @@ class RealtimeSession(SocketSession):
     async def _cancel(self, response_id: str | None) -> None:
         response = self._response
         if response is None or response_id not in (None, response.id):
+            name = "" if response_id is None else f" {shown(response_id)}"
             raise RefusedError(
-                "response_id: no such response is active", code="response_cancel_not_active"
+                f"no response{name} is active",
+                code="response_cancel_not_active",
+                param=response_id and "response_id",
             )
         assert response.task is not None
         response.task.cancel()

@@ -79,7 +79,7 @@ def test_model_names_with_slashes_are_found(client: httpx.Client) -> None:
 
 
 def test_cloned_voice_is_listed_spoken_and_deleted(client: httpx.Client) -> None:
-    made = create(client, "My Voice", transcript="Some words.", consent="cons_1")
+    made = create(client, "My Voice", transcript="Some words.", consent="cons_1", language="en")
     assert made.status_code == 200
     assert made.json() | {"id": "my-voice", "name": "my-voice", "object": "audio.voice"} == (
         made.json()
@@ -87,6 +87,7 @@ def test_cloned_voice_is_listed_spoken_and_deleted(client: httpx.Client) -> None
     assert "my-voice" in ids(client)
     listed = client.get("/v1/audio/voices/my-voice").json()
     assert (listed["consent"], listed["licence"]) == ("cons_1", None)
+    assert made.json() | {"created_at": 0} == listed | {"created_at": 0}
     for shown in (made.json(), listed):
         assert abs(shown["created_at"] - time.time()) < 3_600  # seconds, not days
     assert "my-voice" in ids(client, model="Org/tiny/base")
@@ -103,6 +104,46 @@ def test_cloned_voice_is_listed_spoken_and_deleted(client: httpx.Client) -> None
     assert client.delete("/v1/audio/voices/my-voice").json()["deleted"] is True
     assert client.delete("/v1/audio/voices/my-voice").status_code == 404
     assert speak(client, voice="my-voice").status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("field", "num_chars"),
+    [("transcript", 4_000), ("language", 200), ("consent", 200), ("licence", 200)],
+)
+def test_field_of_a_voice_at_its_limit_is_taken_and_beyond_it_refused(
+    client: httpx.Client, field: str, num_chars: int
+) -> None:
+    made = create(client, "limit", **{field: "x" * num_chars})
+    assert made.status_code == 200
+    assert client.delete("/v1/audio/voices/limit").status_code == 200
+    refused = create(client, "limit", **{field: "x" * (num_chars + 1)})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, field)
+    assert f"{num_chars} characters" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("instructions", "x" * 4_097),
+        ("ref_text", "x" * 4_001),
+        ("speaker_embedding", [0.1] * 8),
+    ],
+)
+def test_speech_field_beyond_the_limit_of_a_clone_is_named(
+    client: httpx.Client, field: str, value: object
+) -> None:
+    audio = {} if field == "speaker_embedding" else {"ref_audio": base64.b64encode(WAV).decode()}
+    refused = speak(client, model="Org/tiny/base", **audio, **{field: value})
+    error = refused.json()["error"]
+    assert (refused.status_code, error["param"]) == (400, field)
+    assert error["message"].startswith(field)
+
+
+def test_model_that_does_not_clone_is_named_in_the_error(client: httpx.Client) -> None:
+    refused = create(client, "nobody", model="presets")
+    error = refused.json()["error"]
+    assert (refused.status_code, error["param"]) == (400, "model")
+    assert "Base model" in error["message"]
 
 
 def test_recording_as_base64_in_json_is_accepted(client: httpx.Client) -> None:
@@ -274,7 +315,8 @@ def test_designed_voice_without_a_base_model_stores_the_description(
 
 def test_preset_voice_cannot_be_deleted(client: httpx.Client) -> None:
     preset = next(iter(ids(client, model="presets")))
-    assert client.delete(f"/v1/audio/voices/{preset}").status_code == 400
+    refused = client.delete(f"/v1/audio/voices/{preset}")
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "voice")
     for name in ("alloy", "..%2Fx", "%2e%2e", "nobody"):
         assert client.delete(f"/v1/audio/voices/{name}").status_code == 404
 

@@ -35,7 +35,7 @@ from vivace.serve.voices import (
     ListedVoice,
     write_description,
 )
-from vivace.voices.voice import MAX_NOTE, check_voice_name
+from vivace.voices.voice import MAX_NOTE, MAX_REF_TEXT, Voice, check_voice_name
 
 MAX_FIELDS = 16
 MAX_FIELD_BYTES = 64 * 1024
@@ -60,6 +60,7 @@ class VoiceRequest(ClientInput):
     )
     transcript: str | None = Field(
         None,
+        max_length=MAX_REF_TEXT,
         validation_alias=AliasChoices("transcript", "ref_text"),
         description="Every word of the recording.",
     )
@@ -69,12 +70,16 @@ class VoiceRequest(ClientInput):
         validation_alias=AliasChoices("prompt", "description"),
         description="A description of the voice to design.",
     )
-    language: str | None = None
+    language: str | None = Field(None, max_length=MAX_NOTE)
     model: str | None = None
     consent: str | None = Field(
-        None, description="Who agreed to the use of the recording. Stored with the voice."
+        None,
+        max_length=MAX_NOTE,
+        description="Who agreed to the use of the recording. Stored with the voice.",
     )
-    licence: str | None = Field(None, description="Of the recording. Stored with the voice.")
+    licence: str | None = Field(
+        None, max_length=MAX_NOTE, description="Of the recording. Stored with the voice."
+    )
 
     @field_validator("name")
     @classmethod
@@ -206,26 +211,41 @@ async def _check_free(context: ServeContext, name: str) -> None:
 async def _clone(context: ServeContext, wanted: VoiceRequest, recording: bytes) -> ListedVoice:
     model = await context.models.get(wanted.model, model_type="base")
     with context.models.in_use(model):
+        if (refusal := model.card.refusals["clone"]) is not None:
+            raise RefusedError(refusal, code="unsupported", param="model")
         transcript = (wanted.transcript or "").strip() or None
         if transcript is not None:
             model.card.check_context("transcript")
-        await asyncio.to_thread(_enrol, model, recording, wanted, transcript)
-    return ListedVoice(wanted.name, "audio_sample", model.name, wanted.language)
+        voice = await asyncio.to_thread(_enrol, model, recording, wanted, transcript)
+    return _listed(voice, "audio_sample", model)
 
 
-def _enrol(model: ServedModel, audio: Any, wanted: VoiceRequest, transcript: str | None) -> None:
+def _enrol(model: ServedModel, audio: Any, wanted: VoiceRequest, transcript: str | None) -> Voice:
     try:
         voice = model.tts.clone(
             audio,
             transcript,
             name=wanted.name,
             language=wanted.language,
-            licence=(wanted.licence or "")[:MAX_NOTE] or None,
-            consent=(wanted.consent or "")[:MAX_NOTE] or None,
+            licence=wanted.licence or None,
+            consent=wanted.consent or None,
         )
     except AudioError as error:
         raise RefusedError(str(error), param="audio_sample", code="invalid_audio") from error
     model.voices.library.add(voice)
+    return voice
+
+
+def _listed(voice: Voice, kind: str, model: ServedModel, prompt: str | None = None) -> ListedVoice:
+    return ListedVoice(
+        voice.name,
+        kind,
+        model.name,
+        voice.language,
+        prompt=prompt,
+        licence=voice.licence,
+        consent=voice.consent,
+    )
 
 
 async def _design(context: ServeContext, wanted: VoiceRequest) -> ListedVoice:
@@ -241,19 +261,22 @@ async def _design(context: ServeContext, wanted: VoiceRequest) -> ListedVoice:
             code="unsupported",
             param="prompt",
         )
-    speaker = designer
+    listed = ListedVoice(wanted.name, "prompt", designer.name, wanted.language, 0, wanted.prompt)
     if any(card.can_clone for card in context.models.cards()):
         base = await context.models.get(model_type="base")
         with context.models.in_use(designer), context.models.in_use(base):
-            if await asyncio.to_thread(_speak_and_enrol, designer, base, wanted):
-                speaker = base
+            voice = await asyncio.to_thread(_speak_and_enrol, designer, base, wanted)
+        if voice is not None:
+            listed = _listed(voice, "prompt", base, wanted.prompt)
     description = (wanted.name, wanted.prompt, wanted.language)
     await asyncio.to_thread(write_description, designer.voices.library, *description)
-    return ListedVoice(wanted.name, "prompt", speaker.name, wanted.language, prompt=wanted.prompt)
+    return listed
 
 
-def _speak_and_enrol(designer: ServedModel, base: ServedModel, wanted: VoiceRequest) -> bool:
-    """False if every sample was too short or silent."""
+def _speak_and_enrol(
+    designer: ServedModel, base: ServedModel, wanted: VoiceRequest
+) -> Voice | None:
+    """None if every sample was too short or silent."""
     for _ in range(SAMPLE_TRIES):
         sample = designer.tts.speak(
             SAMPLE_TEXT,
@@ -265,9 +288,8 @@ def _speak_and_enrol(designer: ServedModel, base: ServedModel, wanted: VoiceRequ
         has_context = base.card.can_clone_in_context and sample.finish_reason == "stop"
         transcript = SAMPLE_TEXT if has_context else None
         try:
-            _enrol(base, sample, wanted, transcript)
-            return True
+            return _enrol(base, sample, wanted, transcript)
         except RefusedError as error:
             if error.code != "invalid_audio":
                 raise
-    return False
+    return None

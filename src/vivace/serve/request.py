@@ -19,6 +19,7 @@ from pydantic import (
 
 from vivace.audio.formats import SpeechFormat
 from vivace.options import StreamOptions
+from vivace.script.checks import MAX_INSTRUCT_CHARS
 from vivace.serve.card import Card
 from vivace.serve.errors import FieldNames, RefusedError, with_field_names
 from vivace.serve.recording import decode_audio
@@ -31,6 +32,7 @@ from vivace.speech import (
     as_sampling_number,
     shown,
 )
+from vivace.voices.voice import MAX_REF_TEXT
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -88,7 +90,11 @@ class SpeechRequest(ClientInput):
     model: str | None = Field(None, description="A served model; other names mean the default.")
     voice: VoiceName | None = Field(None, description="A voice's name, or an object with its `id`.")
     speaker: VoiceName | None = Field(None, description="The same as `voice`.")
-    instructions: str | None = Field(None, description="How to speak, where the model follows it.")
+    instructions: str | None = Field(
+        None,
+        max_length=MAX_INSTRUCT_CHARS,
+        description="How to speak, where the model follows it.",
+    )
     response_format: SpeechFormat = Field("mp3", description="The audio format.")
     speed: float = Field(
         1.0, ge=0.25, le=4.0, description="1 is normal speed. The pitch stays the same."
@@ -119,7 +125,9 @@ class SpeechRequest(ClientInput):
     )
     task_type: str | None = Field(None, description="`CustomVoice`, `VoiceDesign` or `Base`.")
     ref_audio: str | None = Field(None, description="A recording to clone: base64 or a data URI.")
-    ref_text: str | None = Field(None, description="The words of the recording.")
+    ref_text: str | None = Field(
+        None, max_length=MAX_REF_TEXT, description="The words of the recording."
+    )
     x_vector_only_mode: bool = Field(False, description="Clone without `ref_text`.")
     speaker_embedding: list[float] | None = Field(
         None, max_length=MAX_EMBEDDING, description="The speaker vector of a cloned voice."

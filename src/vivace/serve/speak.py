@@ -321,14 +321,20 @@ async def _choose_voice(
             raise RefusedError(str(error), param="ref_audio", code="invalid_audio") from error
         return {"voice": voice, "instruct": instructions}
     if request.speaker_embedding:
-        return {"voice": _read_embedding(request.speaker_embedding), "instruct": instructions}
+        voice = _read_embedding(request.speaker_embedding, model.card.width)
+        return {"voice": voice, "instruct": instructions}
     choose = partial(model.voices.choose, request.voice_name)
     is_slow = model.voices.reads_files(request.voice_name)
     chosen = await asyncio.to_thread(choose) if is_slow else choose()
     return chosen.options(instructions)
 
 
-def _read_embedding(values: Sequence[float]) -> Voice:
+def _read_embedding(values: Sequence[float], width: int) -> Voice:
+    if len(values) != width:
+        raise RefusedError(
+            f"speaker_embedding has {len(values):,} numbers and the model needs {width:,}",
+            param="speaker_embedding",
+        )
     try:
         return Voice(name="embedding", speaker=np.asarray(values, np.float64))
     except RequestError as error:

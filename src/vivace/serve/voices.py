@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from vivace.errors import RequestError, UnknownVoiceError, VoiceFileError
+from vivace.errors import UnknownVoiceError, VoiceFileError
 from vivace.serve.card import Card
 from vivace.serve.errors import RefusedError
 from vivace.voices.library import SUFFIX, VoiceLibrary
@@ -194,7 +194,9 @@ class Voices:
         """Delete a clone or a description. Raises UnknownVoiceError."""
         key = voice_key(name) or ""
         if key in {speaker.lower() for speaker in self.card.speakers}:
-            raise RequestError(f"{key!r} is a preset voice and cannot be deleted")
+            raise RefusedError(
+                f"voice {key!r} is a preset and cannot be deleted", code="preset", param="voice"
+            )
         was_described = delete_description(self.library, key)
         if not was_described or key in self.library:
             self.library.remove(key)

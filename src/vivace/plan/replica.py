@@ -10,6 +10,7 @@ import heapq
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 from vivace.engine.chunks import chunk_sizes
 from vivace.engine.scheduler import FRAME_S, EngineLimits, Scheduler
@@ -100,6 +101,8 @@ class SimulatedReplica:
 
     def __init__(self, figures: Figures, num_slots: int | None = None) -> None:
         self.figures = figures
+        # a simulation asks for the same few times in every turn
+        self._step, self._render = cache(figures.step), cache(figures.render)
         self.now = 0.0
         self.peak_streams = 0
         num_slots = num_slots or figures.num_slots
@@ -158,16 +161,16 @@ class SimulatedReplica:
         if plan.admitted:
             self._step_ms += self.figures.admit(len(plan.admitted))
         if plan.stepped:
-            self._step_ms += self.figures.step(len(plan.stepped), plan.num_frames)
+            self._step_ms += self._step(len(plan.stepped), plan.num_frames)
             self._frames = plan.stepped, plan.num_frames
-            self._scheduler.step_s = self.figures.step(len(plan.stepped), 1) / 1000
+            self._scheduler.step_s = self._step(len(plan.stepped), 1) / 1000
 
     def _collect(self, utterances: Sequence[SimulatedUtterance], num_frames: int) -> None:
         while self._step_ms > EPSILON_MS:
             self._run_device()
         self._frames = None
         self._samples = utterances, [utterance.make(num_frames) for utterance in utterances]
-        self._render_ms = self.figures.render(len(utterances), num_frames)
+        self._render_ms = self._render(len(utterances), num_frames)
 
     def _deliver(self, utterances: Sequence[SimulatedUtterance], counts: Sequence[int]) -> None:
         while self._render_ms > EPSILON_MS:

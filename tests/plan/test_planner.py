@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from vivace.cli.main import main
 from vivace.errors import RequestError
 from vivace.plan import planner
 from vivace.plan.figures import Figures, interpolate, load_figures
-from vivace.plan.planner import Demand, plan_capacity
+from vivace.plan.planner import CapacityPlan, Demand, plan_capacity
 from vivace.plan.replica import SimulatedReplica, SimulatedUtterance, percentile
 from vivace.plan.traffic import Call, simulate_calls, simulate_streams
 
@@ -50,34 +50,33 @@ def simulate_live(figures: Figures, row: Mapping[str, Any]) -> list[SimulatedUtt
     return utterances
 
 
-def relative_errors(figures: Figures) -> tuple[float, float]:
+def relative_errors(
+    row: Mapping[str, Any], utterances: Sequence[SimulatedUtterance]
+) -> tuple[float, float]:
     """Relative errors of the simulated p50 and p95 of first audio of live clients."""
-    [row] = figures.live
-    firsts = [utterance.first_audio_ms for utterance in simulate_live(figures, row)]
+    firsts = [utterance.first_audio_ms for utterance in utterances]
     p50, p95 = (percentile(firsts, share) for share in (50, 95))
     return p50 / row["first_audio_ms"]["p50"] - 1, p95 / row["first_audio_ms"]["p95"] - 1
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_simulated_first_audio_of_live_clients_is_near_measurement(model: str) -> None:
-    p50, p95 = relative_errors(load_figures("h200", model))
-    assert abs(p50) < WITHIN
-    assert abs(p95) < WITHIN_P95[model]
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_simulated_live_clients_have_no_underruns_as_measured(model: str) -> None:
+def test_simulated_live_clients_are_near_measurement(model: str) -> None:
     figures = load_figures("h200", model)
     [row] = figures.live
     utterances = simulate_live(figures, row)
+    p50, p95 = relative_errors(row, utterances)
+    assert abs(p50) < WITHIN
+    assert abs(p95) < WITHIN_P95[model]
     assert len(utterances) == pytest.approx(row["utterances"], rel=0.01)
     assert sum(utterance.num_underruns for utterance in utterances) == row["underruns"] == 0
 
 
 def test_simulated_first_audio_of_slower_gpu_differs_from_measurement() -> None:
     figures = load_figures("h200", "1.7B")
+    [row] = figures.live
     slow = {batch: 2 * ms for batch, ms in figures.frame_ms.items()}
-    assert min(relative_errors(dataclasses.replace(figures, frame_ms=slow))) > WITHIN
+    utterances = simulate_live(dataclasses.replace(figures, frame_ms=slow), row)
+    assert min(relative_errors(row, utterances)) > WITHIN
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -202,12 +201,21 @@ def test_simulation_is_deterministic_for_seed() -> None:
     assert first == again != other
 
 
-def test_plan_command_prints_table_or_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_command_prints_table_or_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plans: dict[Demand, CapacityPlan] = {}  # both commands have the same demand
+
+    def plan_once(figures: Figures, demand: Demand) -> CapacityPlan:
+        return plans.get(demand) or plans.setdefault(demand, plan_capacity(figures, demand))
+
+    monkeypatch.setattr("vivace.cli.plan.plan_capacity", plan_once)
     command = ["plan", "--calls", "90", "--gpu", "h200", "--model", "0.6B", "--price", "4"]
     command += ["--first-audio", "30"]
     assert main(command) == 0
     table = capsys.readouterr().out
     assert main([*command, "--json"]) == 0
+    assert len(plans) == 1
     report = json.loads(capsys.readouterr().out)
     assert f"{report['gpus']} H200 with 0.6B" in table
     assert f"p95 {report['first_audio_ms']['p95']:.0f} ms" in table

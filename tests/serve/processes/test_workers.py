@@ -213,31 +213,31 @@ def answer_of(url: str, num_sentences: int = 1) -> tuple[int, str]:
     return answer.status_code, "" if is_speech else answer.json()["error"]["code"]
 
 
-def test_killed_engine_is_restarted_and_a_drain_finishes_streams() -> None:
-    with workers() as served:
-        url, engine = served.url, served.engine
-        with suspended(served.process):
-            kill_engine(served, engine)
-            wait_for_workers(served, 503)
-            assert answer_of(url) == (503, "loading")
-            assert get_status(f"{url}/health/live") == 200
-        wait_for_workers(served, 200)
-        assert answer_of(url) == (200, "")
-        wait_for(lambda: served.metric("vivace_engine_deaths_total") == 1)
-        assert engine not in served.children
-        with suspended(served.process):
-            kill_engine(served, served.engine)
-            wait_for_workers(served, 503)
-        wait_for_workers(served, 200)
-        assert answer_of(url, LONG)[1] == "quarantined"  # in flight at two kills
-        with unfinished_speech(url, TEXT) as talk:
-            served.process.send_signal(signal.SIGTERM)
-            wait_for(lambda: get_status(f"{url}/health/ready") == 503)
-            wait_for(lambda: answer_of(url) == (503, "draining"))
-            assert finish_speech(talk)
-        assert served.end() == 0
-        assert "finishing 1 stream, up to 30 s" in served.output
-        assert "stopped" in served.output
+def test_killed_engine_is_restarted_and_a_drain_finishes_streams(served: WorkerServer) -> None:
+    """The last test of `served`: the drain ends the server."""
+    url, engine = served.url, served.engine
+    with suspended(served.process):
+        kill_engine(served, engine)
+        wait_for_workers(served, 503)
+        assert answer_of(url) == (503, "loading")
+        assert get_status(f"{url}/health/live") == 200
+    wait_for_workers(served, 200)
+    assert answer_of(url) == (200, "")
+    wait_for(lambda: served.metric("vivace_engine_deaths_total") == 1)
+    assert engine not in served.children
+    with suspended(served.process):
+        kill_engine(served, served.engine)
+        wait_for_workers(served, 503)
+    wait_for_workers(served, 200)
+    assert answer_of(url, LONG)[1] == "quarantined"  # in flight at two kills
+    with unfinished_speech(url, TEXT) as talk:
+        served.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: get_status(f"{url}/health/ready") == 503)
+        wait_for(lambda: answer_of(url) == (503, "draining"))
+        assert finish_speech(talk)
+    assert served.end() == 0
+    assert "finishing 1 stream, up to 30 s" in served.output
+    assert "stopped" in served.output
 
 
 def test_limits_and_keys_hold_for_all_workers_and_no_process_is_left() -> None:

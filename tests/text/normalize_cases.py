@@ -524,6 +524,50 @@ CASES: dict[str, dict[str, str]] = {
         "in Sept.": "in September.",
         "by 5/12, the week of 10/7": "by May twelfth, the week of October seventh",
     },
+    "sides of compounds": {
+        "p50=12ms, lr=3e-4": "P fifty equals twelve milliseconds, "
+        "lr equals three times ten to the power of minus four",
+        "x=-5, 7-3=4": "x equals minus five, seven minus three equals four",
+        "β₁=0.9": "beta one equals zero point nine",
+        "4K@120Hz": "four K at one hundred twenty hertz",
+        "190°C/gas": "one hundred ninety degrees Celsius slash gas",
+        "nginx/1.18.0": "nginx slash one point eighteen point zero",
+        "red/green/blue, d/b/a": "red, green, blue, d b a",
+        "don't/can't": "don't can't",
+        "5! = 120": "five! equals one hundred twenty",
+    },
+    "signs around words": {
+        "Press <Enter>. A List<T>.": "Press Enter. A List T.",
+        "Ugh >.< no -_- ok": "Ugh no ok",
+        "<div>bold</div>, <b>it</b>": "bold, it",
+        "B♭ and C♯": "B flat and C sharp",
+    },
+    "addresses with other letters": {
+        "https://www.müller.de/été": "W W W dot muller dot D E slash ete",
+        "www.x.org/M%C3%BCnchen": "W W W dot x dot org slash munchen",
+        "jörg@müller.de": "jorg at muller dot D E",
+        "@cool.cat": "at cool dot cat",
+    },
+    "codes of digits": {
+        "Your code is 483920": "Your code is four eight three nine two zero",
+        "PIN: 1234": "Pin: one two three four",
+        "in *4821": "in four eight two one",
+        "4000 1000 2000": "four zero zero zero, one zero zero zero, two zero zero zero",
+        "812 4567 8901": "eight one two, four five six seven, eight nine zero one",
+        "the years 1990 1995 2000": "the years nineteen ninety nineteen ninety-five two thousand",
+        "see no. 114-3941689-8772232": "see number one one four, "
+        "three nine four one six eight nine, eight seven seven two two three two",
+        "212-555-0147 x302": "two one two, five five five, zero one four seven "
+        "extension three zero two",
+    },
+    "more abbreviations": {
+        "2% y/y, 12bps": "two percent year over year, twelve basis points",
+        "Op. 27, Ep. VI, refs. 3": "Opus twenty-seven, episode six, references three",
+        "lmk, smh, wyd?": "let me know, shaking my head, what are you doing?",
+        "Gov. Lee, Pvt. Ryan": "Governor Lee, Private Ryan",
+        "30kts, 40Gb/s, 2 Tbsp": "thirty knots, forty gigabits per second, two tablespoons",
+        "₹2 lakh": "two lakh rupees",
+    },
     "plain text": {
         "Hello, world! It's fine - isn't it?": "Hello, world! It's fine - isn't it?",
         "I am. A well-known state-of-the-art thing.": "I am. A well-known state-of-the-art thing.",

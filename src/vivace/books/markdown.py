@@ -13,21 +13,11 @@ from dataclasses import dataclass, field
 from vivace.books.book import Paragraph
 from vivace.books.count import LeftOutText, check_letters, is_within
 from vivace.books.markup import scan
+from vivace.text.html_elements import BLOCK_ELEMENTS, INLINE_ELEMENTS
 from vivace.text.markup import remove_markup, resolve_references
 
 CODE, COMMENTS, FRONT_MATTER, ADDRESSES = "code", "comments", "front matter", "link addresses"
 FIELDS = ("title", "author")
-HTML_INLINE = {
-    *("a", "abbr", "b", "big", "cite", "code", "del", "dfn", "em", "font", "i", "img", "ins"),
-    *("kbd", "mark", "q", "s", "samp", "small", "span", "strike", "strong", "sub", "sup"),
-    *("tt", "u", "var", "wbr"),
-}
-HTML_BLOCKS = {
-    *("blockquote", "br", "center", "dd", "details", "div", "dl", "dt", "figcaption"),
-    *("figure", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "li", "ol", "p", "picture", "pre"),
-    *("rp", "rt", "ruby", "section", "source", "summary", "table", "tbody", "td", "tfoot"),
-    *("th", "thead", "tr", "ul"),
-}
 _FENCE = re.compile(r" {0,3}(?:> ?)*(```+|~~~+)")
 _ATX = re.compile(r" {0,3}(#{1,6})(?:[ \t]+|\Z)")
 _SETEXT = re.compile(r" {0,3}(=+|-+)[ \t]*\Z")
@@ -153,9 +143,9 @@ def _drop_tags(source: str) -> str:
         return source
     parts: list[str] = []
     for token in scan(source, is_well_formed=False, has_raw=False):
-        if token.kind == "tag" and token.name in HTML_BLOCKS:
+        if token.kind == "tag" and token.name in BLOCK_ELEMENTS:
             parts.append("\n\n")
-        elif token.kind != "tag" or token.name not in HTML_INLINE:
+        elif token.kind != "tag" or token.name not in INLINE_ELEMENTS:
             parts.append(token.source)
     return "".join(parts)
 

@@ -50,6 +50,16 @@ _APART = re.compile(
     r"(?:.*-)?(?:\d+(?:st|nd|rd|th)|\d{1,3}0s)(?:-.*)?|\d+(?:-(?:to|in|for|on|by)-\d+)+(?:-[a-z-]+)?"
 )
 _JOINTS = re.compile(r"(->|=>|—|…|\.{2,}|[-–/&+=@±×÷<>≤≥≈≠→°√∞²³%^_|~#*:;,!?()\[\]{}\"“”$€£])")
+_SIDES = re.compile(r"(->|=>|[<>!=]=|[/=@→≈])")
+_SIDE_JOINTS = {
+    "->": "to",
+    "=>": "to",
+    "==": "equals",
+    ">=": "is at least",
+    "<=": "is at most",
+    "!=": "is not",
+}
+_DIFFERENCE = re.compile(r"^(\d+)([-−*])(\d+)$")
 _NUMBER = re.compile(NUMBER)
 _DECADE = re.compile(r"(\d{1,3}0)s")
 _CAPITALS = re.compile(r"[A-Z]{2,}")
@@ -129,10 +139,26 @@ def _digits(part: str) -> str:
 
 
 def read_compound(reader: TokenReader, token: Token) -> Reading | None:
+    if (words := _read_sides(reader, token.core)) is not None:
+        return Reading(words)
     parts = [part for part in _JOINTS.split(token.core) if part]
     if len(parts) < 2 or not any(map(_is_changed, parts)):
         return None
     return Reading("".join(_read_parts(parts)))
+
+
+def _read_sides(reader: TokenReader, text: str) -> str | None:
+    """The sides of `p50=12ms`, `23cm/9in`, `2.31→0.47`, each read on its own."""
+    sides = _SIDES.split(text)
+    if len(sides) < 3 or not all(any(map(str.isalnum, side)) for side in sides[::2]):
+        return None
+    if not any(map(str.isdigit, text)):
+        return None
+    if "=" in sides:  # "7-3=4"
+        sides = [_DIFFERENCE.sub(r"\1 \2 \3", side) for side in sides]
+    words = [reader.read_alone(side) for side in sides[::2]]
+    joints = [_SIDE_JOINTS.get(joint) or INSIDE[joint] for joint in sides[1::2]]
+    return " ".join([words[0], *(f"{a} {b}" for a, b in zip(joints, words[1:], strict=True))])
 
 
 def _is_changed(part: str) -> bool:

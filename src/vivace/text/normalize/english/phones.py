@@ -5,22 +5,29 @@ from __future__ import annotations
 import re
 
 from vivace.text.normalize.english.numbers import cardinal, spell_digits
-from vivace.text.normalize.rules import Reading, Token, TokenReader
+from vivace.text.normalize.rules import Reading, Token, TokenReader, core_after
 
 _WHOLE = re.compile(
     r"(?:\+?1[-.])?(?:\(?\d{3}\)?[-.])?\d{3}[-.]\d{4}|\+\d{1,3}(?:[-.]\d{2,4}){2,4}|\+\d{10,13}"
-    r"|1-\d{3}-[A-Z]{5,9}|0\d{2,4}/\d{4,8}|\d{2,6}(?:-\d{2,6}){2,4}|\d{1,7}(?:-\d{1,7}){3,5}"
+    r"|1-\d{3}-[A-Z]{5,9}|0\d{2,4}/\d{4,8}|\d{2,9}(?:-\d{2,9}){2,4}|\d{1,7}(?:-\d{1,7}){3,5}"
 )
 _PART = re.compile(r"0\d{4}|\+?\d{1,4}(?:[-.]\d{2,4}){0,3}|\(\d{1,5}\)(?:[-.]?\d{2,4}){0,3}")
 _BRACKETED = re.compile(r"\(\d{3}\)\d{3}[-.]\d{4}(?=[.,;:!?)]*$)")
 _LONG_PART = re.compile(r"\d{5,9}")  # the last group of some numbers abroad
 _MAX_PARTS = 6
+_CARD_PART = re.compile(r"\d{3,4}")
+_EXTENSION = re.compile(r"x(\d{2,6})")
+_MAX_CARD_PARTS = 7
 
 
 def read_phone(reader: TokenReader, token: Token) -> Reading | None:
     core = token.core
     if _WHOLE.fullmatch(core) and len(core) > 7:
         return Reading(say_phone(core))
+    if _CARD_PART.fullmatch(core) and (card := _read_card(reader)) is not None:
+        return card
+    if (found := _EXTENSION.fullmatch(core)) and _is_after_phone(reader):
+        return Reading(f"extension {spell_digits(found[1])}")
     text = token.text
     if found := _BRACKETED.match(text):
         return Reading(say_phone(found[0]), lead="", trail=text[found.end() :])
@@ -28,6 +35,25 @@ def read_phone(reader: TokenReader, token: Token) -> Reading | None:
     if not is_begun or not any(letter.isdigit() for letter in core):
         return None
     return _read_parts(reader)
+
+
+def _is_after_phone(reader: TokenReader) -> bool:
+    before = reader.before
+    return before is not None and re.search(r"\d{4}$", before.core) is not None
+
+
+def _read_card(reader: TokenReader) -> Reading | None:
+    """The number of a card, an account or a meeting: `4111 1111 1111 1111`, `812 4567 8901`."""
+    groups: list[str] = []
+    for place in range(_MAX_CARD_PARTS):
+        group = core_after(reader, place)
+        if not re.fullmatch(r"\d{2,4}", group):
+            break
+        groups.append(group)
+    are_years = all(group[:2] in ("18", "19", "20") for group in groups)
+    if len(groups) < 3 or are_years or any(len(group) < 4 for group in groups[1:-1]):
+        return None
+    return Reading(say_phone(" ".join(groups)), len(groups))
 
 
 def _read_parts(reader: TokenReader) -> Reading | None:

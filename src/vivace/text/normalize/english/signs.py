@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from vivace.text.html_elements import BLOCK_ELEMENTS, INLINE_ELEMENTS
 from vivace.text.normalize.english.capitals import read_word
 from vivace.text.normalize.english.numbers import read_digits
 from vivace.text.normalize.english.tables import word_map, word_set
@@ -14,6 +15,8 @@ _WORDS = word_map("signs")
 # Signs inside a word that are spoken; other signs separate its parts.
 INSIDE = {**{sign: _WORDS[sign] for sign in "&+=@±×÷<>≤≥≈≠→°√∞²³%^"}, "/": "slash", "_": ""}
 _FACE = re.compile(r"[:;]['’]?-?[()DPpOo/\\|*]+|\^_*\^")  # emoticons are not spoken
+_OPERATORS_OF_SEVERAL = ("->", "=>", "<-", "<=", ">=", "==", "!=", "+/-")
+_ONLY_SIGNS = re.compile(r"(?=[^.,;:!?]*[><^_])[<>^_.,;:=~*'’-]{2,}")
 _BETWEEN_WORDS = re.compile(r"(?<=\w)\\(?=\w)")
 _FRACTION = "⁄"  # part of "½"
 _GREEK = re.compile("[\u0370-\u03ff\u1f00-\u1fff]+")
@@ -41,8 +44,10 @@ _LEFTOVERS = {sign: _WORDS[sign] for sign in "&+=%@±×÷≤≥≈≠→°©§�
 _GAPS = re.compile(r" +( |[.,;:!?](?!\w))")
 _SOFT = re.compile("[\u00ad\u200b-\u200f\u2060-\u2064\ufeff\ufe00-\ufe0f]")
 _OR_WORDS = word_set("or_words")
-_TAG = re.compile(r"</?[A-Za-z][A-Za-z0-9]*/?>")
-_STROKE = re.compile(r"([A-Za-z'-]+)/([A-Za-z'-]+)")
+_ELEMENTS = "|".join(sorted(INLINE_ELEMENTS | BLOCK_ELEMENTS, key=len, reverse=True))
+_TAG = re.compile(rf"</?(?:{_ELEMENTS})/?>")
+_TYPE = re.compile(r"([\w:.]+)<(\w+)>(.*)")  # "List<T>"
+_STROKE = re.compile(r"[A-Za-z'’-]+(?:/[A-Za-z'’-]+)+")
 
 
 def read_sign(reader: TokenReader, token: Token) -> Reading | None:
@@ -55,7 +60,9 @@ def read_sign(reader: TokenReader, token: Token) -> Reading | None:
         return Reading("", lead="", trail="")  # a task that is done
     if token.core == "<3" and (words := _read_heart(reader, token)) is not None:
         return Reading(words)
-    if len(text) > 1 and text not in ("->", "=>", "<-", "<=", ">=", "==", "!=", "+/-"):
+    if _ONLY_SIGNS.fullmatch(text) and text not in _OPERATORS_OF_SEVERAL:
+        return Reading("", lead="", trail="")  # ">_<", "^^"
+    if len(text) > 1 and text not in _OPERATORS_OF_SEVERAL:
         return None
     if text in ("->", "=>"):
         return Reading("to", trail="")
@@ -102,7 +109,8 @@ def sign_is_heading(reader: TokenReader, text: str) -> bool:
 
 def _is_operand(token: Token) -> bool:
     """Whether an operator may follow: a word or number, also in brackets."""
-    return token.text.rstrip(")]}|'’")[-1:].isalnum()
+    text = token.text.rstrip(")]}|'’")
+    return text.removesuffix("!")[-1:].isdigit() or text[-1:].isalnum()  # "5! = 120"
 
 
 def _is_word(token: Token | None) -> bool:
@@ -116,19 +124,23 @@ def _is_number(digit: str, token: Token) -> bool:
 
 def read_tag(reader: TokenReader, token: Token) -> Reading | None:
     """Remove HTML tags from a word."""
-    if "<" not in token.text or not _TAG.search(token.text):
+    if "<" not in token.text:
         return None
-    return Reading(_TAG.sub("", token.text), lead="", trail="")
+    if _TAG.search(token.text):
+        return Reading(_TAG.sub("", token.text), lead="", trail="")
+    found = _TYPE.fullmatch(token.text)
+    return Reading(f"{found[1].replace(':', ' ')} {found[2]}", trail=found[3]) if found else None
 
 
 def read_stroke(reader: TokenReader, token: Token) -> Reading | None:
-    """`his/her`, `client/server`."""
-    found = _STROKE.fullmatch(token.core)
-    if found is None:
+    """`his/her`, `client/server`, `red/green/blue`."""
+    if _STROKE.fullmatch(token.core) is None:
         return None
-    joint = " or " if {found[1].lower(), found[2].lower()} & _OR_WORDS else " "
-    parts = (_read_part(part) for part in (found[1], found[2]))
-    return Reading(joint.join(parts))
+    parts = token.core.split("/")
+    is_choice = not _OR_WORDS.isdisjoint(part.lower() for part in parts)
+    is_spelled = all(len(part) == 1 for part in parts)
+    joint = " or " if is_choice else " " if len(parts) == 2 or is_spelled else ", "
+    return Reading(joint.join(map(_read_part, parts)))
 
 
 def _read_part(part: str) -> str:

@@ -29,7 +29,7 @@ from vivace.text.normalize.rules import (
     word_before,
 )
 
-SCALES = ("hundred", "thousand", "million", "billion", "trillion")
+SCALES = ("hundred", "thousand", "million", "billion", "trillion", "lakh", "crore")
 _NUMBER = re.compile(
     rf"(?P<sign>[-−–+~±≈<>≤≥])?(?P<number>{NUMBER}|\.\d+)"
     r"(?P<end>%|‰|[²³]?[A-Za-zµμ°℃℉Ω][A-Za-z°²³2/·⋅Ωµ]{0,7}|°)?"
@@ -208,7 +208,12 @@ def _raised(power: str) -> str:
 
 
 def _read_integer(reader: TokenReader, token: Token, digits: str, following: str) -> str:
-    before = word_before(reader) or _dotted_before(reader)
+    before = word_before(reader) or _marked_before(reader)
+    if before in ("is", "was") and reader.earlier is not None:  # "your code is 483920"
+        named = reader.earlier.core.lower()
+        before = named if named in _BEFORE_CODES else before
+    if token.lead.endswith("*") and "*" not in token.trail and len(digits) == 4:
+        return spell_digits(digits)  # an account: "*4821"
     is_code = before in _BEFORE_CODES and len(digits) >= 3
     if is_code or (before in ("call", "dial") and len(digits) == 3):
         return spell_digits(digits)
@@ -223,10 +228,10 @@ def _read_integer(reader: TokenReader, token: Token, digits: str, following: str
     return read_digits(digits)
 
 
-def _dotted_before(reader: TokenReader) -> str:
-    """The abbreviation before a number: `ext. 204`."""
+def _marked_before(reader: TokenReader) -> str:
+    """The abbreviation or label before a number: `ext. 204`, `Code: 4839`."""
     before = reader.before
-    return before.core.lower() if before is not None and before.trail == "." else ""
+    return before.core.lower() if before is not None and before.trail in (".", ":") else ""
 
 
 def _read_four(token: Token, digits: str, before: str, following: str) -> str:

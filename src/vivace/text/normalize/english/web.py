@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import unquote
 
 from vivace.text.normalize.english.capitals import spell_letters
 from vivace.text.normalize.english.codes import read_mixed, split_case
@@ -15,7 +16,7 @@ _URL = re.compile(r"(?:(?:https?|ftp|file)://)(?:[^/@\s]*@)?(\S+)|(www\.\S+)", r
 _DOTTED = re.compile(
     r"[\w~+-]*(?:[\w+-]*\.[\w-]+)+(?:[/\\][^\s]*)?|~/[\w.-]+|(?:~|\.{1,2})?(?:/[\w.-]+){2,}/?"
 )
-_HANDLE = re.compile(r"@(\w{1,40})((?:['’]s)?)")
+_HANDLE = re.compile(r"@(\w{1,40}(?:\.\w{1,40}){0,4})((?:['’]s)?)")
 _TAG = re.compile(r"#(?=\d*[A-Za-z_])(\w{1,61})")
 _CODE = re.compile(r"[A-Za-z0-9-]+")
 _LINK = re.compile(r"([^\]]*)\]\((?:https?://|mailto:)([!-~]+)")
@@ -31,7 +32,7 @@ _GLUED = re.compile(r"(?<=[a-z]{2})([.?!][”’)]*)(\"?)(?=[“‘(]?[A-Z])")
 _LETTERED = word_set("spelled_names")
 _WORDED = word_map("address_words")
 _SIGNS = word_map("address_signs")
-_PIECES = re.compile(r"[A-Za-z]+|\d+|[^\w\s]|_")
+_PIECES = re.compile(r"[^\W\d_]+|\d+|[^\w\s]|_")
 
 
 def read_web(reader: TokenReader, token: Token) -> Reading | None:
@@ -43,7 +44,7 @@ def read_web(reader: TokenReader, token: Token) -> Reading | None:
     if found := _EMAIL.fullmatch(core):
         return Reading(f"{spell_address(found[1])} at {spell_address(found[2])}")
     if found := _URL.fullmatch(core):
-        return Reading(spell_address((found[1] or found[2]).rstrip("/")))
+        return Reading(spell_address(unquote(found[1] or found[2]).rstrip("/")))
     if found := _HANDLE.fullmatch(core):
         return Reading(f"at {spell_address(found[1])}{found[2]}")
     if found := _TAG.fullmatch(core):
@@ -106,7 +107,7 @@ def spell_address(text: str) -> str:
 
 
 def _split(part: str) -> list[str]:
-    return split_case(part) if part.isalpha() else [part]
+    return split_case(part) if part.isascii() and part.isalpha() else [part]
 
 
 def _read_piece(piece: str) -> str:
@@ -117,7 +118,9 @@ def _read_piece(piece: str) -> str:
     lower = piece.lower()
     if lower in _WORDED:
         return _WORDED[lower]
-    if lower in _LETTERED or (len(lower) > 1 and not re.search(r"[aeiouy]", lower)):
+    if lower in _LETTERED or (
+        len(lower) > 1 and lower.isascii() and not re.search(r"[aeiouy]", lower)
+    ):
         return spell_letters(lower)
     return lower if piece.isalpha() and len(piece) > 1 else read_mixed(piece)
 

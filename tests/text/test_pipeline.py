@@ -136,7 +136,7 @@ def test_pause_marks_survive_cleaning() -> None:
 
 # -- linear time for any text ------------------------------------------------------------------
 
-SIZE = 6_000
+SIZE = 12_000
 HOSTILE = {
     "sentences": "It is so. ",
     "no end": "word ",

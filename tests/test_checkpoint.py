@@ -366,7 +366,7 @@ def test_error_lists_five_names_and_counts_the_others(folder: Path) -> None:
 def test_mis_shaped_tensor_raises_with_both_shapes(folder: Path, path: str, name: str) -> None:
     width = len(load_file(folder / path)[name])
     edit_tensors(folder / path, lambda tensors: tensors.update({name: torch.ones(width + 1)}))
-    expected = rf"{name} has shape \[{width + 1}\]; config\.json asks for \[{width}\]"
+    expected = rf"{name} has shape \[{width + 1}\]; config\.json requires \[{width}\]"
     with pytest.raises(CheckpointError, match=expected):
         load(folder)
 
@@ -740,7 +740,7 @@ def test_offline_load_without_cache_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError) as refusal:
         TTS.load(RELEASED[0], device="cpu", cache_dir=tmp_path, offline=True)
     assert RELEASED[0] in str(refusal.value)
-    assert "asked for offline" in str(refusal.value)
+    assert "offline mode is on" in str(refusal.value)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from vivace.errors import BackendUnavailableError, RequestError
 def test_cuda_without_a_gpu_is_rejected(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(
-        BackendUnavailableError, match=r"'cuda' was asked for.*sees no CUDA GPU.*device=.cpu"
+        BackendUnavailableError, match=r"'cuda' was requested.*sees no CUDA GPU.*device=.cpu"
     ):
         TTS.load(tiny_folder / "base", device="cuda")
 
@@ -36,7 +36,7 @@ def test_gpu_beyond_the_last_is_rejected(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert pick_device("cuda:1") == torch.device("cuda:1")
-    with pytest.raises(BackendUnavailableError, match=r"'cuda:2' was asked for.*are 2 CUDA GPUs"):
+    with pytest.raises(BackendUnavailableError, match=r"'cuda:2' was requested.*are 2 CUDA GPUs"):
         pick_device("cuda:2")
 
 

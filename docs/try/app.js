@@ -23,7 +23,7 @@ function readSeed() {
 }
 
 function showProgress(done, total) {
-	$("progress").hidden = !isMaking; // after a stop the download goes on, unannounced
+	$("progress").hidden = !isMaking; // after a stop the download continues without messages
 	if (!isMaking) return;
 	$("progress").value = done / total;
 	say(`Downloading the voice: ${(done / 1e6).toFixed(1)} of ${(total / 1e6).toFixed(1)} MB`);
@@ -50,7 +50,7 @@ async function speak() {
 	isMaking = true;
 	$("stop").disabled = false;
 	try {
-		if (!text.trim()) throw new Error("Type something to say first.");
+		if (!text.trim()) throw new Error("Enter a text to speak.");
 		if (text.length > MAX_CHARS) throw new Error(`The text has ${text.length.toLocaleString("en")} characters; this page speaks up to ${MAX_CHARS.toLocaleString("en")}.`);
 		const seed = readSeed(), opened = player.open(24000); // inside the click, or the browser blocks sound
 		await prepare();

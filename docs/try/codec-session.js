@@ -49,7 +49,7 @@ export class RemoteSession {
 // Runs on WebAssembly (`own`), or on a faster session (`other`). A run of `other` that fails or is late
 // is repeated on `own` with the same state, so no samples are lost.
 export class SwitchingSession {
-	// `onDrop(reason)` is called when the other session is given up.
+	// `onDrop(reason)` is called when the other session is dropped.
 	constructor(own, onDrop = () => {}) {
 		Object.assign(this, { own, onDrop, other: null, numLate: 0, msPerFrame: 0 });
 	}

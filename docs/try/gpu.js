@@ -1,4 +1,4 @@
-// The codec on WebGPU: finds an adapter, has it tried against WebAssembly once, and remembers the result.
+// The codec on WebGPU: finds an adapter, compares it with WebAssembly once, and stores the result.
 const STORE = "vivace.try.codec";
 const ADAPTER_LIMIT_MS = 2000;
 const START_LIMIT_MS = 30_000; // of opening the graph and compiling shaders
@@ -23,7 +23,7 @@ function readTrial(key) {
 	}
 }
 
-// Whether an earlier trial found the GPU slower, or not able.
+// Whether the GPU was slower or failed in an earlier trial.
 export function isRuledOut(key) { return readTrial(key)?.isFaster === false; }
 
 // `trial` null: the next visit tries again.

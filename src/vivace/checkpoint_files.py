@@ -151,7 +151,7 @@ def _read_process(name: str) -> str:
 
 
 def _read_bytes(path: Path) -> bytes:
-    # Without O_NONBLOCK, opening a pipe without a writer would block for ever.
+    # Without O_NONBLOCK, opening a pipe without a writer would block forever.
     descriptor = os.open(path, os.O_RDONLY | _flag("O_NONBLOCK") | _flag("O_BINARY"))
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -54,15 +54,15 @@ def pick_device(name: str = AUTO, num_bytes: int | None = None) -> torch.device:
         raise RequestError(f"no device named {name!r}; try auto, cpu, cuda, cuda:0 or mps")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise BackendUnavailableError(
-            f"device {name!r} was asked for, but PyTorch {torch.__version__} sees no CUDA GPU "
+            f"device {name!r} was requested, but PyTorch {torch.__version__} sees no CUDA GPU "
             'here; give device="cpu", or "auto" for the best one'
         )
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise BackendUnavailableError(
-            f"device {name!r} was asked for, but there are {torch.cuda.device_count()} CUDA GPUs"
+            f"device {name!r} was requested, but there are {torch.cuda.device_count()} CUDA GPUs"
         )
     if device.type == "mps" and not torch.backends.mps.is_available():
-        raise BackendUnavailableError("device 'mps' was asked for, but it is not available here")
+        raise BackendUnavailableError("device 'mps' was requested, but it is not available here")
     return device
 
 

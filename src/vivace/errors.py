@@ -166,7 +166,7 @@ class ClosedError(EngineError):
     """The TTS was closed and can no longer speak."""
 
 
-MIN_RETRY_S = 0.1  # shortest time that a refused request is asked to wait
+MIN_RETRY_S = 0.1  # shortest retry time of a refused request
 
 
 class QueueFullError(EngineError):

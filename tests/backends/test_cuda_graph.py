@@ -550,7 +550,7 @@ def test_pool_size_holds_usual_texts_and_one_longest_within_memory(
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (10 * 2**30, 80 * 2**30))
     assert [pool_size(n, 3072, size, cpu) for n in (1, 8, 256)] == [48, 104, 1840]
     assert [pool_size(n, 3072, size, cuda) for n in (1, 8, 256)] == [48, 104, 1243]
-    assert pool_size(8, 3072, 2**40, cuda) == 48  # less would refuse some texts for ever
+    assert pool_size(8, 3072, 2**40, cuda) == 48  # less would refuse some texts forever
     assert pool_size(8, 128, size, cpu) == 16  # all that slots can hold
 
 

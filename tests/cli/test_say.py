@@ -238,7 +238,7 @@ def test_say_with_voice_of_other_width_fails(
         (["Hello.", "--device=gpu"], "no device named 'gpu'"),
         (["Hello.", "--backend=warp"], "no backend named 'warp'"),
         (["Hello.", "--model=nowhere"], "no folder 'nowhere'"),
-        (["Hello.", "--model=no/where", "--offline"], "no/where .*it was asked for offline"),
+        (["Hello.", "--model=no/where", "--offline"], "no/where .*offline mode is on"),
     ],
 )
 def test_invalid_request_is_one_line_and_exit_code_1(

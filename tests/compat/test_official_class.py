@@ -372,7 +372,7 @@ def test_numbers_that_transformers_rejects_raise_value_error(
 def test_runaway_speech_is_returned_with_a_warning(
     models: dict[str, Qwen3TTSModel], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The tiny checkpoint greedily repeats itself for ever; TTS.speak raises RunawayError."""
+    """The tiny checkpoint greedily repeats itself forever; TTS.speak raises RunawayError."""
     with caplog.at_level("WARNING", "vivace"):
         waves, _ = models["custom_voice"].generate_custom_voice(
             "Good morning.", "Ryan", "english", do_sample=False, subtalker_dosample=False

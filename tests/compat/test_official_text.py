@@ -150,5 +150,5 @@ def test_long_text_without_words_is_spoken(load: Callable[[str], Qwen3TTSModel])
 
 def test_tts_rejects_text_without_words(load: Callable[[str], Qwen3TTSModel]) -> None:
     for text in ("?", "", "..."):
-        with pytest.raises(TextError, match="nothing to say"):
+        with pytest.raises(TextError, match="nothing to speak"):
             load("custom_voice").tts.speak(text)

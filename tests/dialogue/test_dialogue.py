@@ -225,7 +225,7 @@ def test_all_unknown_voices_are_listed_before_anything_is_spoken(
         ([("ryan", "Hi.", "x")], {}, r"line 1 of the dialogue must be \(voice, text\)"),
         ([("ryan", "Hi."), ("ryan", 5)], {}, "line 2 .* must be a string, not int"),
         ([("ryan", "Hi."), (None, "Hi.")], {}, "line 2 .* not NoneType"),
-        ([("ryan", "Hi."), ("vivian", " ... ")], {}, "line 2 of the dialogue: .*nothing to say"),
+        ([("ryan", "Hi."), ("vivian", " ... ")], {}, "line 2 of the dialogue: .*nothing to speak"),
         ([("ryan", "[overlap 11s] Hi.")], {}, "at most 10 seconds"),
         ([("ryan", "[pause 99s] Hi.")], {}, "line 1 of the dialogue: a pause lasts"),
         (TALK, {"voice": "ryan"}, "leave voice out"),

@@ -54,7 +54,7 @@ def test_stream_endpoint_returns_pcm_of_same_voice(client: TestClient) -> None:
 def test_unspeakable_text_returns_400(client: TestClient, path: str) -> None:
     answer = client.get(path, params={"text": "..."})
     assert answer.status_code == 400
-    assert "nothing to say" in answer.json()["detail"]
+    assert "nothing to speak" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("path", ["/whole", "/stream"])

@@ -244,7 +244,7 @@ def test_astream_raises_at_first_chunk_and_frees_its_slot_when_dropped() -> None
     backend = SpeakingBackend(num_frames=1_000, max_streams=1)
 
     async def run(tts: TTS) -> None:
-        with pytest.raises(RequestError, match="nothing to say"):
+        with pytest.raises(RequestError, match="nothing to speak"):
             await anext(tts.astream("..."))
         stream = tts.astream("Hello.", guard=False, seed=1)
         await anext(stream)

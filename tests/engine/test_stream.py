@@ -214,7 +214,7 @@ def test_error_of_an_iterator_is_raised_after_its_text(tts: TTS) -> None:
 
 @pytest.mark.parametrize("pieces", [[], ["", ""]])
 def test_live_text_without_words_is_rejected(tts: TTS, pieces: list[str]) -> None:
-    with pytest.raises(RequestError, match="nothing to say"):
+    with pytest.raises(RequestError, match="nothing to speak"):
         list(tts.stream(iter(pieces)))
 
 

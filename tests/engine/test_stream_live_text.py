@@ -209,7 +209,7 @@ def test_utterance_without_letters_is_silence(
     "text", ["", " ", "...", "?!", "🙂", "\u0301", "[pause 1s]", "…[pause 1s]—"]
 )
 def test_live_text_without_words_raises(load_tts: Callable[[str], TTS], text: str) -> None:
-    with pytest.raises(RequestError, match="nothing to say"):
+    with pytest.raises(RequestError, match="nothing to speak"):
         collect(load_tts("custom_voice").stream(iter(text), **OPTIONS), [])
 
 

@@ -80,9 +80,9 @@ SILENT = [
 def test_text_without_letters_raises_alone_and_is_silent_among_words(
     custom: TTS, text: str
 ) -> None:
-    with pytest.raises(RequestError, match="nothing to say"):
+    with pytest.raises(RequestError, match="nothing to speak"):
         custom.stream(text)
-    with pytest.raises(RequestError, match="nothing to say"):
+    with pytest.raises(RequestError, match="nothing to speak"):
         custom.stream(f"[pause 1s]{text}[pause 1s]")
     plan = plan_utterances(f"One.[pause 1s]{text}[pause 1s]Two.", OPTIONS)
     assert [part for part in plan if isinstance(part, str)] == ["One.", "Two."]

@@ -218,7 +218,7 @@ def test_await_of_astream_raises_errors_of_the_request(tts: TTS) -> None:
     async def run() -> None:
         with pytest.raises(UnknownVoiceError):
             await tts.astream("Hello.", voice="nobody")
-        with pytest.raises(RequestError, match="nothing to say"):
+        with pytest.raises(RequestError, match="nothing to speak"):
             await tts.astream("...")
         with pytest.raises(RequestError, match="temperature"):
             await tts.astream("Hello.", temperature=-1)

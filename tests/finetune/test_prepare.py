@@ -162,7 +162,10 @@ def test_wrong_transcript_is_found_by_the_recogniser(prepare: Preparer, tmp_path
     prepare.recognise = lambda samples, rate: next(heard)
     data = prepare(folder)
     assert len(data.train) + len(data.held_out) == 3
-    assert "100% word errors; the recogniser heard 'Something else" in data.rejections[0].reason
+    assert (
+        "100% word errors; the recogniser's transcript is 'Something else"
+        in data.rejections[0].reason
+    )
 
 
 def test_recordings_are_encoded_once(prepare: Preparer, tmp_path: Path) -> None:

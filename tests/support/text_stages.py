@@ -25,7 +25,7 @@ def plan_utterances(
     options = replace(options, packing="whole")
     reader = PartReader(options, Letters.of([]), RequestError, words=words)
     parts = plan_parts(text, reader)
-    if reader.error is not None and "nothing to say" not in str(reader.error):
+    if reader.error is not None and "nothing to speak" not in str(reader.error):
         raise reader.error
     return parts
 

@@ -97,7 +97,7 @@ def test_invalid_lexicon_is_rejected_before_speech(tts: TTS, said: Watch) -> Non
             tts.speak("Hello.", lexicon=bad)  # type: ignore[call-overload]
     with pytest.raises(LexiconError, match="is empty"):
         asyncio.run(ask())
-    with pytest.raises(RequestError, match="nothing to say"):
+    with pytest.raises(RequestError, match="nothing to speak"):
         tts.speak("→", lexicon={"a": "b"})
     assert said.num_prompts == 0
 

@@ -139,7 +139,7 @@ def _load(source: str | Path | bytes, limits: AudioLimits) -> bytes:
 def _read_file(path: Path, limits: AudioLimits) -> bytes:
     hint = "; base64 needs the prefix data:audio/wav;base64," if len(str(path)) > MAX_LABEL else ""
     try:
-        if reason := why_not_regular(path):  # reading a pipe or a device may block for ever
+        if reason := why_not_regular(path):  # reading a pipe or a device may block forever
             raise AudioError(f"{reason}{hint}")
         with path.open("rb") as file:
             return file.read(limits.max_encoded_bytes + 1)

@@ -114,7 +114,7 @@ class Sandbox:
     @contextlib.contextmanager
     def _free_child(self) -> Iterator[_Child]:
         """An idle or new child. Waits while `max_children` are busy."""
-        if self._pid != os.getpid():  # forked: the semaphore may be held for ever
+        if self._pid != os.getpid():  # forked: the semaphore may be held forever
             self._reset()
         with self._free:
             while self._idle:

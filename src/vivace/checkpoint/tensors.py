@@ -178,7 +178,7 @@ def read_tensor(
     if tensor.shape != like.shape:
         raise CheckpointError(
             f"{folder}: {name} has shape {list(tensor.shape)}; "
-            f"config.json asks for {list(like.shape)}"
+            f"config.json requires {list(like.shape)}"
         )
     if not like.is_floating_point():
         if tensor.dtype != like.dtype:

@@ -67,7 +67,7 @@ def mark_levels(arguments: argparse.Namespace) -> MarkLevels:
 
 
 def load_marking(arguments: argparse.Namespace, levels: MarkLevels) -> Marking:
-    """Load the watermark and the C2PA certificate that --mark asks for. Raises RequestError."""
+    """Load the watermark and the C2PA certificate that --mark needs. Raises RequestError."""
     given = [flag for flag in SIGNING_FLAGS if getattr(arguments, flag, None)]
     if given and not levels.c2pa:
         flag = f"--{given[0].replace('_', '-')}"

@@ -20,7 +20,7 @@ from vivace.cli.streams import print_json, print_stdout, printable
 from vivace.errors import RequestError, TTSError
 from vivace.speech import SAMPLE_RATE
 
-SENTENCE = "This sentence was spoken to see whether the server is well."
+SENTENCE = "This sentence checks the speech of the server."
 MIN_PEAK = 32  # of 32,768; quieter audio counts as silence
 PCM = {"input": SENTENCE, "response_format": "pcm"}
 OK = 200

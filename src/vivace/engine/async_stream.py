@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_PIECE = 1_000  # characters of a live text that are read before other tasks run
-SETTLE_S = 0.25  # without new text the writer is taken to pause: tokens come faster
+SETTLE_S = 0.25  # without new text after which the writer counts as paused
 
 
 class LoopWaker:

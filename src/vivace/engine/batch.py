@@ -45,7 +45,7 @@ def attempts(open_stream: OpenStream, given: Collection[str]) -> Iterator[Stream
         log.warning("speech did not end by itself or was silent (%s)", stream.finish_reason)
     raise RunawayError(
         "speech did not end by itself or was silent, twice; change the text a little, "
-        "or give a seed to get what there is"
+        "or give a seed to get the speech as it is"
     )
 
 

@@ -267,7 +267,7 @@ class Engine(EngineClient):
                 with short_switch_interval():
                     is_idle = not self._take_turn()
                 worker.expire(is_idle)
-        except Exception as fault:  # a bug of the engine; readers must not wait for ever
+        except Exception as fault:  # a bug of the engine; readers must not wait forever
             log.exception("the engine failed")
             worker.break_down(fault, f"the engine failed ({describe(fault)}); load the model again")
             worker.sweep()

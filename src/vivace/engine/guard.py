@@ -22,7 +22,7 @@ LONGEST_CYCLE = 4  # frames
 SILENCE = 1e-3  # loudness of a frame, -60 dBFS
 
 
-@lru_cache(maxsize=1024)  # asked for twice in every turn of an utterance
+@lru_cache(maxsize=1024)  # computed twice in every turn of an utterance
 def frame_budget(num_text_ids: int) -> int:
     """The maximum number of frames of a text with `num_text_ids` ids."""
     return max(MIN_BUDGET, round(BUDGET_MARGIN * FRAMES_PER_ID * num_text_ids))

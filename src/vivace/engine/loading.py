@@ -179,7 +179,7 @@ def _load_on_cpu(checkpoint: Checkpoint, threads: int) -> tuple[Qwen3TTS, Codec]
 
 
 def _stored_weights(checkpoint: Checkpoint, asked: Weights) -> Weights | None:
-    """The format of the checkpoint's weights, or None if it is not the one asked for."""
+    """The format of the checkpoint's weights, or None if another one is requested."""
     stored = checkpoint.config.quantization_config
     found: Weights = "full" if stored is None else stored.weights
     return found if asked in ("full", found) else None

@@ -50,7 +50,7 @@ class Schedulable(Protocol):
     num_rendered: int
     num_wanted: int  # frames that its reader waits for; 0: it does not wait
     admitted_at: float  # when it got its first slot
-    read_at: float  # when its reader last asked for frames
+    read_at: float  # when its reader last requested frames
     is_paused: bool
 
     @property
@@ -89,7 +89,7 @@ class Pace:
     """The turn lengths of a profile."""
 
     max_frames: int  # of one turn
-    max_ahead: int  # frames made before their reader asks for them
+    max_ahead: int  # frames made before their reader requests them
     min_frames: int  # of a turn in which no reader waits for its first audio
 
 
@@ -322,7 +322,7 @@ class Scheduler(Generic[S]):
     def _reads_whole_turns(self, one: S) -> bool:
         """Whether `one` is the only running utterance and its reader waits for a whole turn.
 
-        Such a reader, as of `TTS.speak`, asks for as many again. The next turn is as long and
+        Such a reader, as of `TTS.speak`, requests as many again. The next turn is as long and
         starts while the last one is rendered, so that the device is not idle until the request.
         """
         return len(self.running) == 1 and one.num_wanted >= self._pace.max_frames

@@ -98,7 +98,7 @@ class Stream(Iterator[AudioChunk]):
     # -- reading -----------------------------------------------------------------------------
 
     def __next__(self) -> AudioChunk:
-        self.check_open()  # first: in a forked child the lock may be held for ever
+        self.check_open()  # first: in a forked child the lock may be held forever
         with self._is_reading:
             while not isinstance(step := self.step(), AudioChunk):
                 self._block(step)

@@ -207,11 +207,13 @@ class EngineWorker:
         self.num_faults += 1
         if is_context_lost():
             self.has_lost_device = True
-            reason = f"the backend broke ({describe(fault)}); start the process again to go on"
+            reason = f"the backend broke ({describe(fault)}); restart the process"
             self.break_down(fault, reason)
             return
         needs_rebuild = self.rebuild is not None and self.num_faults >= MAX_FAULTS
-        reason = f"the backend failed ({describe(fault)}); ask again, or load the model again"
+        reason = (
+            f"the backend failed ({describe(fault)}); retry the request, or load the model again"
+        )
         for one in self.utterances if needs_rebuild else utterances:
             self._fail(one, engine_error(reason, fault))
         if needs_rebuild:

@@ -133,7 +133,7 @@ class Preparation:
         if rate > self._options.max_word_errors:
             raise AudioError(
                 f"the transcript does not fit: {rate:.0%} word errors; "
-                f"the recogniser heard {encoded.heard[:80]!r}"
+                f"the recogniser's transcript is {encoded.heard[:80]!r}"
             )
 
     def _check_rates(self, clips: Sequence[Clip]) -> list[Clip]:

@@ -262,7 +262,7 @@ def _write_rejections(path: Path, rejections: Sequence[Rejection]) -> None:
 
 
 def _recogniser(options: DataOptions) -> Recognise | None:
-    """Whisper, if it is installed or asked for."""
+    """Whisper, if it is installed or requested."""
     if options.check_transcripts is False:
         return None
     try:

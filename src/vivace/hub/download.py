@@ -78,7 +78,7 @@ def download(
     except CheckpointError:
         raise
     except LocalEntryNotFoundError as error:
-        reason = "it was asked for offline; download it once with a connection"
+        reason = "offline mode is on; download it once with a connection"
         if not offline:
             reason = "the hub could not be reached; check the connection (HTTPS_PROXY, HF_ENDPOINT)"
         raise CheckpointError(

@@ -49,7 +49,8 @@ from vivace.remote.wire import (
 
 log = logging.getLogger(__name__)
 
-LOST = "the engine's process ended while it spoke; ask again"
+LOST = "the engine's process ended while it spoke; send the request again"
+RESTARTING = "the engine's process is being restarted; send the request again"
 
 
 class LoadBoard(Protocol):
@@ -85,7 +86,7 @@ class EngineLink:
         self._thread.start()
 
     def close(self) -> None:
-        with suppress(OSError):  # the other side was faster
+        with suppress(OSError):  # the peer has closed the connection
             self._connection.shutdown(socket.SHUT_RDWR)
 
     # -- sending -------------------------------------------------------------------------------
@@ -182,7 +183,7 @@ class RemoteEngine(EngineClient):
     def open_link(self) -> EngineLink:
         """Raises ClosedError while the engine's process is restarted."""
         if self.link is None or not self.link.is_open:
-            raise ClosedError("the engine's process is being restarted; ask again")
+            raise ClosedError(RESTARTING)
         return self.link
 
     def submit(self, utterance: Utterance) -> None:

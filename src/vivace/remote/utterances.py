@@ -105,7 +105,7 @@ class PublishedUtterance:
         """The buffers of an update; none if nothing has changed.
 
         The engine's thread writes the fields meanwhile. They are read in the order in which they
-        depend on each other: a state first, then the frames that it promises.
+        depend on each other: a state first, then the frames that it implies.
         """
         one = self.utterance
         num_texts, is_over, needs_text = one.num_texts, one.is_over, one.needs_text

@@ -91,7 +91,7 @@ class PartReader:
         if self._error is None and self.is_over and not self._has_utterances:
             if self.skipped:
                 return self._letter_error(self.skipped[0][0])
-            return TextError("the text has no words in it; there is nothing to say")
+            return TextError("the text has no words in it; there is nothing to speak")
         return self._error
 
     def next_part(self) -> UtteranceText | Pause | None:

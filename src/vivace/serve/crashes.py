@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from vivace.serve.errors import RefusedError
 
-MAX_CRASHES, WINDOW_S = 5, 600.0  # the server gives up at MAX_CRASHES within WINDOW_S
+MAX_CRASHES, WINDOW_S = 5, 600.0  # the server exits after MAX_CRASHES within WINDOW_S
 PAUSES_S = (0.0, 1.0, 2.0, 4.0)  # before a model is loaded again, by the number of recent crashes
 MAX_STRIKES = 2
 STRIKE_LIFETIME_S = 3_600.0

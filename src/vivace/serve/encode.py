@@ -1,6 +1,6 @@
 """`POST /v1/audio/encode`: PCM to another audio format. The page's downloads use it.
 
-Speech that was heard can be saved in any format without speaking it again. The samples are those of
+Received speech can be saved in any format without another speech request. The samples are those of
 the client, so the server cannot know whether they are speech of its own. A client that sends the
 header `x-vivace-provenance` of the speech gets a file that says the same. It is not signed.
 """

@@ -44,7 +44,7 @@ EXPOSED_HEADERS = (
     "x-request-id, retry-after, retry-after-ms, content-type, x-vivace-ignored, x-vivace-skipped"
     ", x-vivace-provenance"
 )
-CLIENT_LEFT = 499  # status in logs and metrics if the client left before a response
+CLIENT_DISCONNECTED = 499  # status in logs and metrics if there was no response
 
 
 class Middleware:
@@ -93,7 +93,9 @@ class Middleware:
                 await exchange.fail(shutting_down(), receive)
             raise
         except ClientDisconnect:
-            log.debug("%s: the client left before its body was complete", exchange.request_id)
+            log.debug(
+                "%s: the client disconnected before its body was complete", exchange.request_id
+            )
         except Exception as error:
             await exchange.fail(error, receive)
         finally:
@@ -215,7 +217,7 @@ class Exchange:
     def report(self) -> None:
         """Count and log the request, without any of its text."""
         route = getattr(self._scope.get("route"), "path", self.route)
-        status = self._status or CLIENT_LEFT
+        status = self._status or CLIENT_DISCONNECTED
         seconds = time.perf_counter() - self._began
         self._metrics.requests.labels(route, status).inc()
         self._metrics.request_seconds.labels(route).observe(seconds)

@@ -51,7 +51,9 @@ class Recovery:
             for model in loaded_models(self._entries):
                 is_hung = watchdogs[model.name].tick(model.tts.engine.busy_since)
                 if is_hung and not self._entries[model.name].is_hung:
-                    self._abandon(model, f"a turn did not end within {timeout_s:g} s; ask again")
+                    self._abandon(
+                        model, f"a turn did not end within {timeout_s:g} s; send the request again"
+                    )
 
     async def watch_for_full_queues(self, timeout_s: float) -> None:
         detectors = {name: FullQueueDetector() for name in self._entries}

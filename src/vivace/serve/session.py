@@ -31,7 +31,7 @@ class Session(ABC, Generic[M]):
 
     @abstractmethod
     async def receive(self) -> M | None:
-        """The next message. None: the client has left."""
+        """The next message. None: the client has disconnected."""
 
     @abstractmethod
     async def take(self, message: M) -> None:

@@ -98,7 +98,7 @@ class SpeechSink(ABC):
     """Receives one speech: `start`, `write` for every chunk but the last, then `finish`.
 
     After an error, `fail` is the last call. A sink raises `WebSocketDisconnect` or
-    `ConnectionError` when its client has left; these end the speech without a call of `fail`.
+    `ConnectionError` when its client has disconnected. These end the speech; `fail` is not called.
     """
 
     __slots__ = ()

@@ -29,7 +29,7 @@ def check_speakable(text: str) -> None:
     if not is_speakable(text):
         is_blank = all(unicodedata.category(character) in _BLANK for character in text)
         what = "is empty or blank" if is_blank else f"has no words in it: {text.strip()[:40]!r}"
-        raise TextError(f"the text {what}; there is nothing to say")
+        raise TextError(f"the text {what}; there is nothing to speak")
 
 
 @lru_cache(maxsize=4096)

@@ -106,7 +106,7 @@ class SharedLibrary(VoiceLibrary):
         return f"{self._root}/{file_name}"
 
     def _copy(self, file_name: str, info: dict[str, Any]) -> bool:
-        """Copy a file unless the copy is current. Returns False if it is gone or too large."""
+        """Copy a file unless the copy is current. Returns False if it is missing or too large."""
         if info.get("type") != "file" or (info.get("size") or 0) > MAX_FILE_BYTES:
             return False
         version = _version(info)

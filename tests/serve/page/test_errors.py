@@ -125,7 +125,7 @@ def test_incomplete_speech_is_reported_and_kept(launched: Any, tmp_path: Any) ->
 def test_empty_text_shows_a_hint(server: Running, page: Driver) -> None:
     page.open(server.url)
     page.say("   ")
-    assert page.status == "There is nothing to say yet."
+    assert page.status == "Enter a text to speak."
     assert page.tab.evaluate("document.activeElement.id") == "text"
 
 

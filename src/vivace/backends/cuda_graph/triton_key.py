@@ -1,7 +1,7 @@
 """Stores Triton's hash of its own files between processes.
 
 The hash is part of the name of every cached kernel. Triton reads 400 MB for it in pieces of 1 MB,
-and gives up the interpreter's lock for each piece. Beside threads that import modules and load
+and releases the interpreter's lock for each piece. Beside threads that import modules and load
 weights this takes more than a second.
 """
 

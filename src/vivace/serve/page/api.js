@@ -3,7 +3,7 @@ const base = new URL("v1/", document.baseURI);
 const PROVENANCE = "x-vivace-provenance"; // that audio is AI-generated; absent with --mark none
 export const apiUrl = (path) => new URL(path, base).href;
 
-// What to tell the user where the server's message is written for programs.
+// Messages for users, by error code, that replace messages for programs.
 const MESSAGES = {
 	queue_full: "The server is busy.",
 	crowded: "The server is busy.",
@@ -29,7 +29,7 @@ export class ApiError extends Error {
 
 	// From the `error` object of a response or of an event.
 	static of({ message = "", code } = {}, status = 0, retry = null) {
-		let said = MESSAGES[code] ?? message.replace(/[;,]? (try again|retry later).*$/i, ""); // said once, below
+		let said = MESSAGES[code] ?? message.replace(/[;,]? (try again|retry later).*$/i, ""); // added below
 		if (!/[.!?]$/.test(said)) said += ".";
 		if (retry) said += ` Try again in ${retry} second${retry === "1" ? "" : "s"}.`;
 		return new ApiError(said[0].toUpperCase() + said.slice(1), status);

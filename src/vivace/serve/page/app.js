@@ -91,10 +91,10 @@ async function stream(text, control, voice, isPreview) {
 	if (item) end(item, !isPreview);
 }
 
-// Whether something is missing that only the user can add. Shows what, and goes there.
+// Whether the text or a voice is missing. Shows a message and focuses the field.
 function isMissing(text) {
 	if (!text.trim()) {
-		say("There is nothing to say yet.");
+		say("Enter a text to speak.");
 		$("text").focus();
 	} else if (!voices.all.length && model().type === "base") {
 		const go = () => { $("clone").scrollIntoView({ block: "nearest" }); $("transcript").focus({ preventScroll: true }); };

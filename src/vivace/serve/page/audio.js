@@ -93,7 +93,7 @@ export class Player extends EventTarget {
 		this.context.suspend();
 	}
 
-	// From 0 to 1. Its square is closer to what is heard.
+	// From 0 to 1. Its square is closer to perceived loudness.
 	setVolume(volume) {
 		this.volume = volume;
 		if (this.gain) this.gain.gain.value = volume ** 2;

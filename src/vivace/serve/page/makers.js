@@ -1,4 +1,4 @@
-// The forms that clone and design a voice. What the model cannot do is one line that says what to do.
+// The forms that clone and design a voice. A form that the model does not support is replaced by one line.
 import { makeVoice } from "./api.js";
 import { decode, record, whyNoRecording } from "./audio.js";
 import { $, clearErrors, copyFrom, make, put, say, showError, takeFiles } from "./dom.js";
@@ -42,7 +42,7 @@ export class Makers {
 		$("record-why").hidden = !why;
 	}
 
-	// One line: another served model that can, or the command that serves one.
+	// The line: a button for another served model with the capability, or the command that serves one.
 	need(deed, models) {
 		const [words, source] = NEEDS[deed], other = models.find(({ capabilities }) => !capabilities[deed]);
 		const button = make("button", { type: "button", className: "quiet" });

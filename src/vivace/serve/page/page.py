@@ -4,7 +4,7 @@ URLs are relative, so that a proxy may serve the page under any path. The page n
 contains no secret and asks the user for the API key.
 
 `index.html` names its files under `page/VERSION/`, where VERSION is a digest of all files. Browsers
-keep those files and ask only for `index.html` again.
+keep those files and request only `index.html` again.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class PageFiles:
         return cls(version, served)
 
     def respond(self, request: Request, path: str) -> Response:
-        """The file `NAME` or `VERSION/NAME`. An open tab may ask for an old version."""
+        """The file `NAME` or `VERSION/NAME`. An open tab may request an old version."""
         version, _, name = path.rpartition("/")
         if name not in self.by_name:
             message = f"the page has no file {path[:100]!r}"

@@ -36,7 +36,7 @@ export class Stage {
 		this.wave.readColours();
 	}
 
-	// Shows an item and plays it from a second on. Returns the promise of playback.
+	// Shows an item and plays it from `second`. Returns the promise of playback.
 	play(item, second = 0) {
 		this.item = item;
 		$("stage").hidden = false;

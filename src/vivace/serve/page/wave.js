@@ -32,7 +32,7 @@ export class Wave {
 	}
 
 	readColours() {
-		[this.heard, this.ahead, this.line] = ["--accent", "--ink", "--line"].map(colour);
+		[this.played, this.unplayed, this.line] = ["--accent", "--ink", "--line"].map(colour);
 		this.draw();
 	}
 
@@ -76,13 +76,13 @@ export class Wave {
 			shown[i] = (shown[i] ?? 0) + step;
 			isMoving ||= Math.abs(step) > 0.002;
 			const size = Math.max(BAR, Math.min(1, shown[i]) * (height - BAR));
-			pen.fillStyle = start < at ? this.heard : this.ahead;
+			pen.fillStyle = start < at ? this.played : this.unplayed;
 			pen.beginPath();
 			pen.roundRect(left + (i * (wide - BAR)) / (count - 1), middle - size / 2, BAR, size, BAR / 2);
 			pen.fill();
 		}
 		if (isEnded && made) {
-			pen.fillStyle = this.ahead;
+			pen.fillStyle = this.unplayed;
 			const end = x(made) + END / 2;
 			pen.fillRect(end, middle - 2 * STAVE, 1, 4 * STAVE + 1);
 			pen.fillRect(end + 4, middle - 2 * STAVE, 4, 4 * STAVE + 1);

@@ -186,7 +186,7 @@ class EngineProcess:
                 connection.send(Kind.STATE, self._sent_state)
             return
         client = next((one for one in self._clients.values() if one.connection is connection), None)
-        if client is None:  # it has left
+        if client is None:  # the worker has disconnected
             return
         try:
             self._calls[call.values["method"]](client, call)
@@ -268,7 +268,7 @@ class EngineProcess:
                 self._publish_loads()
                 self._broadcast()
                 self._send_crash_state()
-            except Exception:  # the workers would refuse requests for ever
+            except Exception:  # the workers would refuse requests forever
                 log.exception("the load could not be published")
             spent_s = time.perf_counter() - began
             await asyncio.sleep(

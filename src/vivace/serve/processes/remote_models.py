@@ -16,7 +16,7 @@ from typing import Any
 
 from vivace.errors import ClosedError, EngineError, TTSError
 from vivace.remote.checkpoint import RemoteCheckpoint, open_lexicon
-from vivace.remote.client import EngineLink, RemoteEngine
+from vivace.remote.client import RESTARTING, EngineLink, RemoteEngine
 from vivace.remote.wire import Kind
 from vivace.serve.card import Card
 from vivace.serve.crashes import Quarantine
@@ -53,7 +53,7 @@ class LinkHolder:
     async def call(self, method: str, **values: Any) -> None:
         """Raises ClosedError while the engine's process is restarted."""
         if self.link is None:
-            raise ClosedError("the engine's process is being restarted; ask again")
+            raise ClosedError(RESTARTING)
         await asyncio.wrap_future(self.link.call(method, values))
 
 
@@ -67,7 +67,7 @@ class RemoteLock:
     async def acquire(self) -> None:
         link = self._holder.link
         if link is None:
-            raise ClosedError("the engine's process is being restarted; ask again")
+            raise ClosedError(RESTARTING)
         key = link.next_number()
         try:
             await asyncio.wrap_future(link.call("lock", {"name": self._name, "key": key}))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from vivace.timing.head_selector import score
 from vivace.timing.path import LAG, TextPath
-from vivace.timing.timer import score
 from vivace.timing.words import WINDOWS, IdSpan, WordSpan, WordTimer, find_spans
 
 FRAME = 1920

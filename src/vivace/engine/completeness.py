@@ -14,7 +14,7 @@ from vivace.engine.follower import TextId, WordCheck
 from vivace.prompt import Prompt
 from vivace.text.tokenizer import TextTokenizer
 from vivace.text.written_words import find_words
-from vivace.timing.timer import MIN_IDS, Timer
+from vivace.timing.head_selector import MIN_IDS, HeadSelector
 
 log = logging.getLogger(__name__)
 
@@ -110,8 +110,8 @@ class HeadFinder:
     utterances are checked for missing words.
     """
 
-    def __init__(self, engine: Engine, timer: Timer) -> None:
-        self._engine, self._timer = engine, timer
+    def __init__(self, engine: Engine, selector: HeadSelector) -> None:
+        self._engine, self._selector = engine, selector
         self._num_tries = 0
 
     def offer(self, prompt: Prompt, num_ids: int, codes: NDArray[np.int64]) -> None:
@@ -127,9 +127,9 @@ class HeadFinder:
             return
         backend = self._engine.backend
         reader = backend if isinstance(backend, ReadsAttention) else None
-        read = self._timer.read_all if reader is None else reader.read_attention
+        read = self._selector.read_all if reader is None else reader.read_attention
         try:
-            self._timer.find_head(read(prompt, codes, num_ids))
+            self._selector.find_head(read(prompt, codes, num_ids))
         except Exception:
             log.warning("reading the attention heads failed", exc_info=True)
             self._num_tries = MAX_TRIES

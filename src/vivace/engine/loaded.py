@@ -32,7 +32,7 @@ from vivace.script.prompts import PromptAdapter, PromptWriter
 from vivace.script.request import Request
 from vivace.speech import NUM_DRAWN_SEEDS, SamplingParams
 from vivace.text.tokenizer import TextTokenizer
-from vivace.timing.timer import Timer
+from vivace.timing.head_selector import HeadSelector
 from vivace.voices.voice import Voice
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Parts:
 
 
 class Attention(NamedTuple):
-    timer: Timer
+    selector: HeadSelector
     finder: HeadFinder
     open_pass: OpenPass
 
@@ -154,9 +154,11 @@ class LoadedCheckpoint:
         parts = self.parts
         if self._attention is None:
             engine = parts.engine
-            timer = Timer(self.checkpoint.config, lambda: parts.model, on_head=engine.watch)
-            open_pass = partial(LocalPass, engine, timer)
-            self._attention = Attention(timer, HeadFinder(engine, timer), open_pass)
+            selector = HeadSelector(
+                self.checkpoint.config, lambda: parts.model, on_head=engine.watch
+            )
+            open_pass = partial(LocalPass, engine, selector)
+            self._attention = Attention(selector, HeadFinder(engine, selector), open_pass)
         return self._attention
 
     def _attention_calls(self) -> tuple[OpenPass, OfferUtterance]:

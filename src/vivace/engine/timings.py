@@ -22,7 +22,7 @@ from vivace.script.script import Line
 from vivace.speech import Word
 from vivace.text.tokenizer import TextTokenizer
 from vivace.text.written_words import WrittenWords
-from vivace.timing.timer import Timer
+from vivace.timing.head_selector import HeadSelector
 from vivace.timing.words import IdSpan, Samples, WordSpan, WordTimer, find_spans
 
 log = logging.getLogger(__name__)
@@ -60,9 +60,9 @@ OpenPass = Callable[[Prompt], AttentionPass]
 class LocalPass(AttentionPass):
     """A pass on the thread of an engine in this process."""
 
-    def __init__(self, engine: Engine, timer: Timer, prompt: Prompt) -> None:
+    def __init__(self, engine: Engine, selector: HeadSelector, prompt: Prompt) -> None:
         self._engine = engine
-        self._words = UtteranceWords(timer, prompt)
+        self._words = UtteranceWords(selector, prompt)
 
     def read(
         self, frames: TimedFrames, done: Callable[[Found], None], wake: Callable[[], None]
@@ -76,9 +76,9 @@ class UtteranceWords:
     The engine's thread calls `read`.
     """
 
-    def __init__(self, timer: Timer, prompt: Prompt) -> None:
-        self._timer, self._heads = timer, timer.heads
-        self._attention = timer.attention(prompt, self._heads)
+    def __init__(self, selector: HeadSelector, prompt: Prompt) -> None:
+        self._selector, self._heads = selector, selector.heads
+        self._attention = selector.attention(prompt, self._heads)
         self._words = WordTimer()
         self._kept: list[tuple[NDArray[np.float32], Samples]] = []  # until a head is selected
         self._has_words = True  # False: a pass failed, or no head follows the text
@@ -110,7 +110,7 @@ class UtteranceWords:
     def _select_head(self, num_ids: int) -> list[WordSpan]:
         kept, self._kept = self._kept, []
         whole = np.concatenate([_widen(weights, num_ids) for weights, _ in kept], axis=1)
-        best = self._timer.choose(self._heads, whole)
+        best = self._selector.choose(self._heads, whole)
         if best is None:
             self._has_words, self._words.spans = False, ()
             return []

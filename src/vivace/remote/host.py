@@ -57,7 +57,7 @@ FindModel = Callable[[str], LoadedCheckpoint | None]
 
 
 class HostedConnection:
-    """Serves one client. `serve` blocks until the client is gone."""
+    """Serves one client. `serve` blocks until the client disconnects."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class HostedConnection:
         self.reply(call, {"error": dump_error(error)})
 
     def close(self) -> None:
-        with suppress(OSError):  # the client was faster
+        with suppress(OSError):  # the client has closed the connection
             self._connection.shutdown(socket.SHUT_RDWR)
 
     # -- the receiving thread ------------------------------------------------------------------
@@ -218,7 +218,7 @@ class HostedConnection:
         values, loaded = call.values, self.find_loaded(call)
         if "prompt" in values:
             prompt = load_prompt(values["prompt"], call.arrays[NUM_FRAME_ARRAYS:])
-            self._words[values["number"]] = UtteranceWords(loaded.attention.timer, prompt)
+            self._words[values["number"]] = UtteranceWords(loaded.attention.selector, prompt)
         frames = load_frames(values["frames"], call.arrays[:NUM_FRAME_ARRAYS])
         words = self._words[values["number"]]
         loaded.engine.post(

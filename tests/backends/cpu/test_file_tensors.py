@@ -21,7 +21,7 @@ from vivace.checkpoint import EMBEDDED, Checkpoint
 from vivace.errors import BackendUnavailableError, CheckpointError
 from vivace.prompt import Prompt
 from vivace.speech import SamplingParams
-from vivace.timing.timer import Timer
+from vivace.timing.head_selector import HeadSelector
 
 pytestmark = pytest.mark.skipif(find_refusal() is not None, reason="there is no C++ library")
 
@@ -208,8 +208,8 @@ def test_attention_of_all_heads_equals_that_of_the_pytorch_model(light: TTS, ful
     prompt = write_prompt(light, LONG)
     num_ids = prompt.num_own_ids
     found = backend.read_attention(prompt, codes, num_ids)
-    timer = Timer(full.checkpoint.config, lambda: full.loaded.parts.model)
-    wanted = timer.read_all(prompt, codes, num_ids)
+    selector = HeadSelector(full.checkpoint.config, lambda: full.loaded.parts.model)
+    wanted = selector.read_all(prompt, codes, num_ids)
     assert found.shape == wanted.shape
     assert found.sum() > 1
     np.testing.assert_allclose(found, wanted, atol=2e-5)

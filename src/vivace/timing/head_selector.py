@@ -26,8 +26,8 @@ NUM_LIKELY = 12  # heads that are scored
 MAX_STEADY = 0.8  # share of steps of exactly one id; above, a head counts rows
 
 
-class Timer:
-    """The head of one model, given by the config or selected by the first text that a head follows.
+class HeadSelector:
+    """The head of one model: given by the config, or the first head that follows a text.
 
     `on_head` is called on the engine's thread with a selected head. `model` is called when
     attention is read: the model may not be loaded before.

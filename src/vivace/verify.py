@@ -28,7 +28,7 @@ from vivace.text.normalize import normalize_text
 Samples = NDArray[np.float32]
 
 RECOGNISER_RATE = 16_000
-MAX_WINDOW_S = 28.0  # Whisper reads 30 s at a time and drops words at the border
+MAX_WINDOW_S = 28.0  # Whisper reads 30 s at a time and leaves out sentences of longer speech
 MIN_WINDOW_S = 8.0
 PAUSE_S = 0.4  # a window ends in the quietest stretch of this length
 HOP = RECOGNISER_RATE // 50  # samples

@@ -16,7 +16,7 @@ from vivace.backends.cpu.build import find_refusal
 from vivace.model.quantized import QuantizedLinear, multiply, quantize
 from vivace.sampling import NoiseTable, Shape, draw, talker_scores
 
-INSTRUCTION_SETS = ("portable", "dotprod", "i8mm", "avx2", "avx512")
+INSTRUCTION_SETS = ("portable", "dotprod", "i8mm", "avx2", "avx512", "amx")
 SHAPES = [(1, 32), (7, 96), (16, 160), (37, 1024), (21, 1152), (6, 84), (9, 20)]
 
 pytestmark = pytest.mark.skipif(find_refusal() is not None, reason="the library cannot be built")
@@ -96,20 +96,21 @@ def test_an_output_does_not_depend_on_the_other_outputs(
         assert torch.equal(together, torch.cat(alone, 1))
 
 
+@pytest.mark.parametrize("names", [("i8mm", "dotprod"), ("amx", "avx512")])
 @pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("shape", [(4, 32), (37, 1024), (12, 160), (11, 84)])
 def test_matrix_instructions_equal_dot_products_exactly(
-    shape: tuple[int, int], bits: Literal[4, 8]
+    shape: tuple[int, int], bits: Literal[4, 8], names: tuple[str, str]
 ) -> None:
-    """On a CPU without them: `qemu-aarch64 -cpu max python -m pytest` with this file."""
-    if binding.instructions("i8mm") is None:
-        pytest.skip("this CPU does not have i8mm")
+    """On a CPU without i8mm: `qemu-aarch64 -cpu max python -m pytest` with this file."""
+    if binding.instructions(names[0]) is None:
+        pytest.skip(f"this CPU does not have {names[0]}")
     if bits == 4 and shape[1] % 32:
         pytest.skip("int4 needs whole groups")
     linear = quantize(random(*shape), bits)
-    for num_rows in (1, 2, 3, 4, 7, 9):
+    for num_rows in (1, 2, 3, 4, 7, 9, 17, 33, 64, 65):
         x = random(num_rows, shape[1], seed=num_rows)
-        found = [torch_tensors.multiply(x, linear, name) for name in ("i8mm", "dotprod")]
+        found = [torch_tensors.multiply(x, linear, name) for name in names]
         assert torch.equal(*found)
 
 

@@ -47,7 +47,7 @@ TARGET_FLAGS: dict[str, dict[str, tuple[str, ...]]] = {
     "x86_64": {
         "avx2": ("-mavx2", "-mfma", "-mf16c"),
         "avx512": AVX512,
-        "amx": (*AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
+        "amx": (*AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
     },
     "aarch64": {
         "dotprod": ("-march=armv8.2-a+dotprod+fp16",),

@@ -6,11 +6,9 @@
 #include "codec_kernels.h"
 
 #if defined(__AMX_BF16__) && defined(__AMX_TILE__)
-#include <cpuid.h>
 #include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
+#include "amx.h"
 #include "codec_kernels_impl.h"
 
 namespace {
@@ -116,13 +114,7 @@ void split_weight(Conv& conv) {
     }
 }
 
-struct alignas(64) TileConfig {
-    uint8_t palette = 1, start_row = 0, reserved[14] = {};
-    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-    uint8_t num_rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-constexpr TileConfig TILE_CONFIG;  // in memory: the compiler cannot see what the instruction reads
-static_assert(sizeof TILE_CONFIG == 64, "the format of ldtilecfg");
+constexpr vivace::TileConfig TILE_CONFIG;  // in memory: the compiler cannot see what the instruction reads
 
 // Tiles 0 to 3 are sums: row tile, column tile. Tiles 4 and 5 are rows, 6 and 7 weights.
 template <int ROW_TILES>
@@ -210,17 +202,10 @@ void convolve_split(const Conv& conv, const Rows& rows, int64_t begin, int64_t e
 void begin_tiles() { _tile_loadconfig(&TILE_CONFIG); }
 void end_tiles() { _tile_release(); }
 
-// Whether the processor has AMX and AVX512-BF16, and the system grants the tiles to this process.
-bool has_amx() {
+// AVX512-BF16 rounds the inputs.
+bool has_vector_bfloat16() {
     unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-    if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return false;
-    constexpr unsigned bfloat16 = 1u << 22, tile = 1u << 24;
-    if ((edx & bfloat16) == 0 || (edx & tile) == 0) return false;
-    constexpr unsigned vector_bfloat16 = 1u << 5;  // AVX512-BF16, which rounds the inputs
-    if (!__get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) || (eax & vector_bfloat16) == 0)
-        return false;
-    constexpr long request_permission = 0x1023, tile_data = 18;
-    return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+    return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax & 1u << 5) != 0;
 }
 
 template <int PARTS>
@@ -232,7 +217,8 @@ constexpr Kernels make_tile_kernels(const char* name) {
 }
 
 const Kernels* if_available(const Kernels& kernels) {
-    static const bool is_available = vivace::codec::kernels_avx512() != nullptr && has_amx();
+    static const bool is_available = vivace::codec::kernels_avx512() != nullptr &&
+                                     has_vector_bfloat16() && vivace::has_tiles(vivace::AMX_BF16);
     return is_available ? &kernels : nullptr;
 }
 

@@ -15,6 +15,7 @@ namespace vivace {
 constexpr int GROUP = 32;      // inputs that share a scale
 constexpr int MAX_LANES = 8;   // partial sums of a group
 constexpr int PAGE = 64;       // positions of a page of keys and values
+constexpr int MAX_TILE_ROWS = 64;  // rows of a product that uses `scratch`
 
 enum Kind : int { F32 = 0, BF16 = 1, INT8 = 2, INT4 = 3 };
 
@@ -43,6 +44,7 @@ struct Product {
     float* out;      // [num_rows, stride]
     size_t stride;
     bool adds;       // add to `out` instead of writing it
+    char* scratch;   // of `scratch_bytes`, aligned to 64 bytes, or null; one per thread
 };
 
 // One query position of the heads that share keys.
@@ -76,6 +78,7 @@ const Kernels* dotprod_kernels();
 const Kernels* i8mm_kernels();
 const Kernels* avx2_kernels();
 const Kernels* avx512_kernels();
+const Kernels* amx_kernels();
 
 // The fastest set of this machine, or the one with this name; null if it cannot run.
 const Kernels* find_kernels(const char* name);
@@ -115,6 +118,13 @@ static inline uint16_t to_half(float value) {  // rounds to nearest, ties to eve
 }
 
 static inline int num_groups(int in) { return (in + GROUP - 1) / GROUP; }
+
+// Memory for a copy of the inputs of a product and their scales, in tiles of sixteen rows and pairs of
+// groups.
+static inline size_t scratch_bytes(int num_rows, int in) {
+    const size_t groups = (size_t(num_groups(in)) + 1) / 2 * 2, tiles = size_t(num_rows + 15) / 16;
+    return tiles * groups * 16 * (GROUP + sizeof(float));
+}
 
 // Starts of the four partial sums of an INT4 group: sum i has inputs 4i to 4i + 3 of both halves.
 // Stored weights are 8 more than the weights.

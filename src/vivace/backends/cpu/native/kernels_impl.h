@@ -9,11 +9,8 @@
 //   sum_tile               sums of all vectors of a tile, if HAS_SUM_TILE is defined
 //   store_codes            whole numbers to int8
 //   MAX_TILE               rows of inputs per pass: 1 or 2, or 4 with 32 registers
-//   INTEGER_TILE           outputs per pass of integer products with several rows of inputs
-//   NUM_STREAMS            places from which one row of inputs reads integer weights alternately
 //   arrange                finishes a rounded group of a row: order of codes, starts of sums
-//   dot_int8<OUT, ROWS>, dot_int4<OUT, ROWS>
-//   multiply_packed        another way to compute some outputs, if HAS_PACKED_ROWS is defined
+//   the names that kernels_integer_tiles.h needs
 
 constexpr float MAX_CODE = 127.0f;
 
@@ -112,39 +109,22 @@ static inline void dot_float(const char* w, size_t w_stride, const float* x, siz
         }
 }
 
-// -- one tile of a product, per kind ---------------------------------------------------------------
+// -- products, by tiles of outputs and rows ----------------------------------------------------------
 
-template <int KIND, int OUT, int ROWS>
-static inline void tile(const Product& p, int o, int r, float (&out)[OUT][ROWS]) {
-    const Matrix& m = *p.matrix;
-    const size_t in = size_t(m.in), groups = size_t(num_groups(m.in));
-    const char* weight = static_cast<const char*>(m.weight);
-    const int8_t* codes = p.inputs.codes + size_t(r) * in;
-    const float* x_scale = p.inputs.scale + size_t(r) * groups;
-    const int32_t* start = p.inputs.start + size_t(r) * groups * MAX_LANES;
-    if constexpr (KIND == INT8) {
-        dot_int8<OUT, ROWS>(reinterpret_cast<const int8_t*>(weight) + size_t(o) * in, codes,
-                            x_scale, start, in, out);
-        const float* scale = static_cast<const float*>(m.scale) + o;
-        for (int i = 0; i < OUT; ++i)
-            for (int j = 0; j < ROWS; ++j) out[i][j] *= scale[i];
-    } else if constexpr (KIND == INT4) {
-        dot_int4<OUT, ROWS>(reinterpret_cast<const uint8_t*>(weight) + size_t(o) * (in / 2),
-                            static_cast<const uint16_t*>(m.scale) + size_t(o) * groups, codes,
-                            x_scale, start, groups, out);
-    } else if constexpr (KIND == BF16) {
-        dot_float<Bf16Rows, OUT, ROWS>(weight + size_t(o) * in * 2, in * 2,
-                                       p.inputs.x + size_t(r) * in, in, out);
-    } else {
-        dot_float<FloatRows, OUT, ROWS>(weight + size_t(o) * in * 4, in * 4,
-                                        p.inputs.x + size_t(r) * in, in, out);
+template <class Rows>
+struct FloatTile {
+    template <int OUT, int ROWS>
+    static inline void compute(const Product& p, int o, int r, float (&out)[OUT][ROWS]) {
+        const size_t in = size_t(p.matrix->in), stride = in * Rows::SIZE;
+        const char* weight = static_cast<const char*>(p.matrix->weight) + size_t(o) * stride;
+        dot_float<Rows, OUT, ROWS>(weight, stride, p.inputs.x + size_t(r) * in, in, out);
     }
-}
+};
 
-template <int KIND, int OUT, int ROWS>
+template <class Tile, int OUT, int ROWS>
 static inline void compute(const Product& p, int o, int r) {
     float out[OUT][ROWS];
-    tile<KIND, OUT, ROWS>(p, o, r, out);
+    Tile::template compute<OUT, ROWS>(p, o, r, out);
     for (int j = 0; j < ROWS; ++j) {
         float* to = p.out + size_t(r + j) * p.stride + o;
         for (int i = 0; i < OUT; ++i) {
@@ -155,49 +135,31 @@ static inline void compute(const Product& p, int o, int r) {
     }
 }
 
-template <int KIND, int OUT>
+template <class Tile, int OUT>
 static inline void compute_rows(const Product& p, int o) {
     int r = 0;
     if constexpr (MAX_TILE >= 4)
-        for (; r + 4 <= p.num_rows; r += 4) compute<KIND, OUT, 4>(p, o, r);
+        for (; r + 4 <= p.num_rows; r += 4) compute<Tile, OUT, 4>(p, o, r);
     if constexpr (MAX_TILE >= 2)
-        for (; r + 2 <= p.num_rows; r += 2) compute<KIND, OUT, 2>(p, o, r);
-    for (; r < p.num_rows; ++r) compute<KIND, OUT, 1>(p, o, r);
+        for (; r + 2 <= p.num_rows; r += 2) compute<Tile, OUT, 2>(p, o, r);
+    for (; r < p.num_rows; ++r) compute<Tile, OUT, 1>(p, o, r);
 }
 
-// The number of the output to compute after i others. Those of NUM_STREAMS equal parts take turns,
-// then the rest follows.
-static inline int nth_output(int i, int count) {
-    const int part = count / NUM_STREAMS;
-    return i < NUM_STREAMS * part ? i % NUM_STREAMS * part + i / NUM_STREAMS : i;
+// Computes the outputs from `o` on.
+template <class Tile, int OUT>
+static void multiply_tiles(const Product& p, int o) {
+    for (; o + OUT <= p.end; o += OUT) compute_rows<Tile, OUT>(p, o);
+    for (; o < p.end; ++o) compute_rows<Tile, 1>(p, o);
 }
 
-template <int KIND>
-static void multiply_kind(const Product& p) {
-    constexpr bool HAS_INTEGERS = KIND >= INT8;
-    constexpr int OUT = HAS_INTEGERS ? INTEGER_TILE : 4;
-    // One row of inputs reads whole rows of integer weights, which hardware prefetchers follow best.
-    // A core reads faster from several places, each in the order of memory, than from one. The sums
-    // are the same.
-    if (HAS_INTEGERS && p.num_rows == 1) {
-        const int count = p.end - p.begin;
-        for (int i = 0; i < count; ++i) compute<KIND, 1, 1>(p, p.begin + nth_output(i, count), 0);
-        return;
-    }
-    int o = p.begin;
-#ifdef HAS_PACKED_ROWS
-    if constexpr (HAS_INTEGERS) o = multiply_packed<KIND>(p);
-#endif
-    for (; o + OUT <= p.end; o += OUT) compute_rows<KIND, OUT>(p, o);
-    for (; o < p.end; ++o) compute_rows<KIND, 1>(p, o);
-}
+#include "kernels_integer_tiles.h"
 
 static void multiply(const Product& p) {
     switch (p.matrix->kind) {
-        case INT8: return multiply_kind<INT8>(p);
-        case INT4: return multiply_kind<INT4>(p);
-        case BF16: return multiply_kind<BF16>(p);
-        default: return multiply_kind<F32>(p);
+        case INT8: return multiply_int8(p);
+        case INT4: return multiply_integers<Int4Tile>(p);
+        case BF16: return multiply_tiles<FloatTile<Bf16Rows>, 4>(p, p.begin);
+        default: return multiply_tiles<FloatTile<FloatRows>, 4>(p, p.begin);
     }
 }
 

@@ -57,6 +57,7 @@ bool has_avx512() {
 
 const Kernels* find_kernels(const char* name) {
     const Kernels* known[] = {
+        has_avx512() ? amx_kernels() : nullptr,
         has_avx512() ? avx512_kernels() : nullptr,
         has_avx2() ? avx2_kernels() : nullptr,
         has_i8mm() ? i8mm_kernels() : nullptr,

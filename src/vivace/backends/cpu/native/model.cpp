@@ -56,6 +56,7 @@ Model::Model(const ModelSpec& spec, const Kernels* kernels, int num_threads)
     locals_.resize(size_t(pool_.size()));
     for (Local& local : locals_) {
         local.inputs.resize(1, width);
+        local.scratch = allocate(scratch_bytes(MAX_ROWS, width));
         local.queries.resize(size_t(queries) + size_t(std::max(spec_.talker.head_dim,
                                                                spec_.predictor.head_dim)));
         const size_t vocab = size_t(std::max(spec_.vocab, spec_.predictor_vocab));
@@ -445,7 +446,8 @@ Inputs Model::prepare(int thread, int rows, int in, int kind, const float* x, co
 void Model::multiply(int thread, const Matrix& matrix, const Inputs& inputs, int rows, float* out,
                      size_t stride, bool adds) {
     kernels_->multiply({&matrix, inputs, rows, first_output(matrix.out, thread),
-                        first_output(matrix.out, thread + 1), out, stride, adds});
+                        first_output(matrix.out, thread + 1), out, stride, adds,
+                        locals_[size_t(thread)].scratch.get()});
 }
 
 // -- attention ---------------------------------------------------------------------------------------

@@ -147,6 +147,7 @@ private:
 
     struct Local {  // of one thread
         Buffers inputs;
+        Bytes scratch;  // of products
         std::vector<float> queries, weights;
         DrawScratch draw;
     };

@@ -89,6 +89,7 @@ VIVACE_API int vivace_multiply(const char* instructions, const Matrix* matrix, c
     if (!kernels) return BAD_ARGUMENT;
     Buffers inputs;
     inputs.resize(num_rows, matrix->in);
+    const Bytes scratch = allocate(scratch_bytes(num_rows, matrix->in));
     const size_t in = size_t(matrix->in), groups = size_t(num_groups(matrix->in));
     for (size_t row = 0; row < size_t(num_rows) && matrix->kind >= INT8; ++row)
         kernels->round_row(matrix->kind, x + row * in, matrix->in, inputs.codes.data() + row * in,
@@ -96,7 +97,7 @@ VIVACE_API int vivace_multiply(const char* instructions, const Matrix* matrix, c
                            inputs.start.data() + row * groups * MAX_LANES);
     kernels->multiply({matrix,
                        {x, inputs.codes.data(), inputs.scale.data(), inputs.start.data()},
-                       num_rows, 0, matrix->out, out, size_t(matrix->out), false});
+                       num_rows, 0, matrix->out, out, size_t(matrix->out), false, scratch.get()});
     return OK;
 }
 

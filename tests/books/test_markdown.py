@@ -31,6 +31,8 @@ def blocks(text: str) -> list[str]:
         ("The <title> tag, <style> and <x> too", ["The <title> tag, <style> and <x> too"]),
         ("<div>\n<p>a</p>\n<p>b</p></div>", ["a", "b"]),
         ("[a](http://no.org/no 'no') b [c][no]\n\n[no]: http://no.org", ["a b c"]),
+        ("[c]: http://no.org\na [b][c] d", ["a b d"]),
+        ("| a<br>b | <p>c</p> |\n|---|---|\n| d | e |", ["a b, c", "d, e"]),
         ("a[^1]\n\n[^1]: b", ["a", "b"]),
         ("# a #\n## b#", ["a", "b#"]),
         ("a &amp; b &lt;3 &eacute; &x AT&T", ["a & b <3 é &x AT&T"]),

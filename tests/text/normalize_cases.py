@@ -540,6 +540,9 @@ CASES: dict[str, dict[str, str]] = {
         "Press <Enter>. A List<T>.": "Press Enter. A List T.",
         "Ugh >.< no -_- ok": "Ugh no ok",
         "<div>bold</div>, <b>it</b>": "bold, it",
+        "<p>One</p><p>$5</p> and<br>two": "One five dollars and two",
+        "See this[^1], a [^2] note": "See this, a note",
+        "1⁄2 cup": "one half cup",
         "B♭ and C♯": "B flat and C sharp",
     },
     "addresses with other letters": {

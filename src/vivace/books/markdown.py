@@ -104,7 +104,8 @@ def _paragraph(lines: list[str]) -> Iterator[tuple[int, str, bool]]:
     waiting: list[str] = []
     for line in lines:
         is_row = is_table or _ROW.match(line) is not None
-        if waiting and (is_row or _ITEM.match(line) or _DEFINITION.match(line)):
+        is_begun = is_row or _ITEM.match(line) or any(map(_DEFINITION.match, [line, *waiting[:1]]))
+        if waiting and is_begun:
             yield 0, "\n".join(waiting), False
             waiting = []
         if is_row:
@@ -142,9 +143,10 @@ def _drop_tags(source: str) -> str:
     if "<" not in source:
         return source
     parts: list[str] = []
+    gap = " " if _ROW.match(source) else "\n\n"  # blocks in a cell do not end the row
     for token in scan(source, is_well_formed=False, has_raw=False):
         if token.kind == "tag" and token.name in BLOCK_ELEMENTS:
-            parts.append("\n\n")
+            parts.append(gap)
         elif token.kind != "tag" or token.name not in INLINE_ELEMENTS:
             parts.append(token.source)
     return "".join(parts)

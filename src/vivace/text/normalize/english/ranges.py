@@ -19,7 +19,7 @@ from vivace.text.normalize.english.tables import word_map, word_set
 from vivace.text.normalize.english.unit_names import unit_trail, unit_words
 from vivace.text.normalize.rules import Reading, Token, TokenReader, core_after, word_before
 
-_FRACTION = re.compile(r"(\d{1,4})/(\d{1,4})(?:rds?|ths?)?")
+_FRACTION = re.compile(r"(\d{1,4})[/⁄](\d{1,4})(?:rds?|ths?)?")
 _SIGNS = "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"
 _WITH_SIGN = re.compile(rf"(\d*)([{_SIGNS}])")
 _PART = rf"\d{{1,2}}-\d{{1,2}}/\d{{1,2}}|\d{{1,3}}/\d{{1,3}}|\d*[{_SIGNS}]"  # 1-1/2, 3/4, 2½

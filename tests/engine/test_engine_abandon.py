@@ -114,7 +114,7 @@ def test_busy_since_is_set_during_a_turn() -> None:
 EXIT = """
 import sys, threading
 sys.path += sys.argv[1:]
-from tests.engine.test_abandon import Engine, HangingBackend, Reader
+from tests.engine.test_engine_abandon import Engine, HangingBackend, Reader
 
 backend = HangingBackend()
 engine = Engine(backend)

@@ -106,7 +106,7 @@ def test_download_is_a_wav_file_of_the_speech(page: Driver, site: Site) -> None:
 
 def test_page_names_invalid_input(page: Driver, site: Site) -> None:
     cases = [
-        ("", "", "Type something"),
+        ("", "", "Enter a text"),
         ("Привет", "", "only English"),
         ("?!", "", "no words"),
         ("x" * 5_001, "", "5,001 characters"),

@@ -21,8 +21,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from tests.support import fork_server
 from tests.support import shared_weights as shared
-from tests.support import warm
 from tests.support.certificates import share_certificates
 from tests.support.network import extend_client_timeouts
 from tests.support.processes import find_children, kill_children, restore_interrupts
@@ -139,7 +139,7 @@ def import_test_modules(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure() -> None:
-    warm.end()
+    fork_server.end()
 
 
 @pytest.fixture(autouse=True)
@@ -147,7 +147,7 @@ def end_children() -> Iterator[None]:
     """Kill the processes that a failed test left behind."""
     before = find_children()
     yield
-    kill_children(before | warm.pids())
+    kill_children(before | fork_server.pids())
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest evaluates `-m`

@@ -809,7 +809,7 @@ def test_home_folder_is_expanded(tiny_folder: Path, monkeypatch: pytest.MonkeyPa
     assert found == tiny_folder / "base"
 
 
-# -- how the checkpoint likes its text ---------------------------------------------------------
+# -- Text settings of the checkpoint -----------------------------------------------------------
 
 
 def test_reading_config_of_a_checkpoint_is_read(tiny_folder: Path) -> None:

@@ -129,7 +129,7 @@ def test_numbered_paths_keep_the_ending() -> None:
     assert [next(names).name for _ in range(3)] == ["a.b.wav", "a.b-2.wav", "a.b-3.wav"]
 
 
-# --- What killed processes leave --------------------------------------------------------------
+# --- Files of killed processes ----------------------------------------------------------------
 
 
 def test_name_of_a_killed_process_is_free(tmp_path: Path) -> None:

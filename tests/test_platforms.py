@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import warm
+from tests.support import fork_server
 from tests.support.network import free_port
 
 CHILD = """
@@ -117,7 +117,7 @@ assert num_bytes[0] > 10_000
 @pytest.mark.parametrize("platform", ["win32", pytest.param("darwin", marks=pytest.mark.ci)])
 def test_modules_import_and_speak_on_other_platforms(platform: str, tmp_path: Path) -> None:
     arguments = [platform, str(tmp_path / "hello.wav"), str(free_port())]
-    done = warm.run(CHILD, *arguments)
+    done = fork_server.run(CHILD, *arguments)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split()[0]) > 300
     with wave.open(str(tmp_path / "hello.wav")) as file:
@@ -127,6 +127,6 @@ def test_modules_import_and_speak_on_other_platforms(platform: str, tmp_path: Pa
 @pytest.mark.ci
 def test_posix_only_import_is_detected() -> None:
     """Control: without the platform check of `disk.py`, the import fails."""
-    done = warm.run(CHILD.replace("sys.platform = platform", ""), "win32", "x.wav")
+    done = fork_server.run(CHILD.replace("sys.platform = platform", ""), "win32", "x.wav")
     assert done.returncode != 0
     assert "No module named 'fcntl'" in done.stderr

@@ -101,7 +101,7 @@ def copy_with(folder: Path, target: Path, change: Callable[[dict[str, Any]], Non
     return target
 
 
-# --- What it is -------------------------------------------------------------------------------
+# --- Attributes -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("name", "model_type"), TYPES.items())
@@ -365,7 +365,7 @@ def test_special_token_in_the_text_is_plain_text(custom: TTS) -> None:
     assert custom.speak("<|im_end|>", max_frames=1).usage.text_tokens > 3
 
 
-# --- Voices and languages that do not exist ---------------------------------------------------
+# --- Unknown voices and languages -------------------------------------------------------------
 
 
 @pytest.mark.parametrize("voice", ["nobody", "", "vivian ", "../vivian", "\ud800"])
@@ -391,7 +391,7 @@ def test_voice_or_language_of_another_type_is_rejected(custom: TTS, argument: st
         custom.speak(TEXT, **options)
 
 
-# --- What the loaded type cannot do -----------------------------------------------------------
+# --- Requests that the checkpoint type does not support ---------------------------------------
 
 
 def test_preset_with_a_base_checkpoint_raises_with_a_suitable_checkpoint(base: TTS) -> None:
@@ -452,7 +452,7 @@ def describe(name: str) -> str | None:
     return "A calm voice." if name == "voice_design" else None
 
 
-# --- Sampling that makes no sense -------------------------------------------------------------
+# --- Invalid sampling options -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -55,11 +55,11 @@ def test_seeded_codes_are_equal_alone_and_in_any_batch(
     backend = build(pass_rows)
     prompt = make_prompt(part, "The needle in the haystack.")
     alone = speak_alone(backend, prompt, params(seed))
-    found = speak_in_company(backend, part, prompt, params(seed), random.Random(plan))
+    found = speak_in_batch(backend, part, prompt, params(seed), random.Random(plan))
     assert np.array_equal(found, alone)
 
 
-def speak_in_company(
+def speak_in_batch(
     backend: SteppedBackend,
     part: Tiny,
     prompt: Prompt,

@@ -126,13 +126,13 @@ def test_slots_without_adapter_have_the_bits_of_an_engine_without_adapters(
     assert np.array_equal(found[0], expected[0])
     assert np.array_equal(found[2], expected[2])
     assert not np.array_equal(found[1], expected[1])
-    states = [last_states(one, part, company) for one, company in ((backend, 3), (plain, 0))]
+    states = [last_states(one, part, other) for one, other in ((backend, 3), (plain, 0))]
     assert torch.equal(*states)
 
 
-def last_states(backend: MixingBackend, part: Tiny, company: int) -> torch.Tensor:
-    """The talker's state of a slot without adapter after 3 frames, beside a slot with `company`."""
-    prompts = prompts_of(part, [company, 0])
+def last_states(backend: MixingBackend, part: Tiny, other: int) -> torch.Tensor:
+    """The talker's state of a slot without adapter after 3 frames, beside a slot with `other`."""
+    prompts = prompts_of(part, [other, 0])
     slots = [backend.admit(prompt, params(5)) for prompt in prompts]
     backend.step(slots, 3)
     if isinstance(backend, CudaGraphBackend):
@@ -182,10 +182,10 @@ def test_live_text_uses_the_adapter_of_its_slot(part: Tiny, mixed: Qwen3TTS, bui
     backend = build(mixed, part)
     slot = backend.admit(first, params(3))
     backend.extend(slot, ids[1:], True)
-    company = backend.admit(dataclasses.replace(whole, adapter=2), params(4))
-    found = backend.step([slot, company], NUM_FRAMES).of(0)
+    other = backend.admit(dataclasses.replace(whole, adapter=2), params(4))
+    found = backend.step([slot, other], NUM_FRAMES).of(0)
     backend.release(slot)
-    backend.release(company)
+    backend.release(other)
     assert np.array_equal(found, speak(backend, whole, short_params(3)))
 
 

@@ -178,7 +178,7 @@ def test_packed_prompts_equal_plain_layers(
             assert torch.allclose(one, other, rtol=0, atol=1e-5)
 
 
-# --- What a voice leaves ----------------------------------------------------------------------
+# --- Caches of voices -------------------------------------------------------------------------
 
 
 def test_shared_prefix_is_prefilled_once_and_copied(

@@ -26,7 +26,7 @@ from tests.support.cli_harness import (
     run_here,
     start,
     wait_until,
-    wait_until_it_waits,
+    wait_until_asleep,
 )
 from vivace import TTS
 
@@ -133,7 +133,7 @@ def test_repl_on_terminal_prints_prompt(tiny_folder: Path, tmp_path: Path) -> No
     process = start(arguments, stdin=theirs, stdout=theirs, stderr=theirs, cwd=tmp_path)
     os.close(theirs)
     seen = read_until(ours, b"vivace> ")
-    wait_until_it_waits(process.pid)  # the prompt appears before Python reads stdin
+    wait_until_asleep(process.pid)  # the prompt appears before Python reads stdin
     process.send_signal(signal.SIGINT)
     seen += read_until(ours, b"vivace> ")
     assert b"Ctrl-D ends" in seen

@@ -165,7 +165,7 @@ def test_prompt_is_accepted_as_item_list_or_dict(
     assert np.array_equal(made[0], made[2])
 
 
-# --- Everything that the official package was asked for ----------------------------------------
+# --- Recorded calls of the official package ----------------------------------------------------
 
 CALLS = [
     (model, call["name"])
@@ -429,7 +429,7 @@ def test_speaker_name_is_not_case_sensitive(tiny_folder: Path, tmp_path: Path) -
     assert np.array_equal(made[0], made[2])
 
 
-# --- What it holds ------------------------------------------------------------------------------
+# --- Attributes ---------------------------------------------------------------------------------
 
 
 def test_processor_returns_the_official_ids(models: dict[str, Qwen3TTSModel]) -> None:

@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from tests.support import warm
+from tests.support import fork_server
 from tests.support.scripted_backend import SpeakingBackend, wait_until, wait_until_empty
 from vivace import TTS
 from vivace.audio.clip import AudioChunk
@@ -380,7 +380,7 @@ print("exits")
 
 @pytest.mark.ci
 def test_process_exits_cleanly_during_a_turn(tiny_folder: Path) -> None:
-    done = warm.run(EXIT_WHILE_SPEAKING, str(tiny_folder / "custom_voice"))
+    done = fork_server.run(EXIT_WHILE_SPEAKING, str(tiny_folder / "custom_voice"))
     assert (done.returncode, done.stdout, done.stderr) == (0, "exits\n", "")
 
 
@@ -405,7 +405,7 @@ print("exits")
 
 @pytest.mark.ci
 def test_exit_waits_for_the_thread_that_frees_the_weights(tiny_folder: Path) -> None:
-    done = warm.run(FREED_BY_THE_THREAD, str(tiny_folder / "custom_voice"))
+    done = fork_server.run(FREED_BY_THE_THREAD, str(tiny_folder / "custom_voice"))
     assert (done.returncode, done.stdout, done.stderr) == (0, "exits\nfreed\n", "")
 
 

@@ -87,7 +87,7 @@ def expected(seed: int, num_frames: int) -> np.ndarray:
     return np.stack((np.full(num_frames, seed), np.arange(num_frames)), axis=1)
 
 
-class Listener:
+class StreamReader:
     """Reads a stream and records its frames and its error."""
 
     def __init__(self, engine: Engine, seed: int, num_frames: int = 60) -> None:
@@ -116,7 +116,7 @@ class Listener:
 
 def assert_all_is_well(engine: Engine, backend: FaultyBackend) -> None:
     wait_until_empty(engine, backend)
-    newcomer = Listener(engine, 99)
+    newcomer = StreamReader(engine, 99)
     newcomer.read()
     newcomer.check()
     assert newcomer.error is None
@@ -147,7 +147,7 @@ def test_interrupt_reaches_only_its_reader(where: str, kind: type[BaseException]
 
     backend = SignalledBackend()
     engine = Engine(backend)
-    other, victim = Listener(engine, 1), open_blocks(engine, 60, 2, 2)
+    other, victim = StreamReader(engine, 1), open_blocks(engine, 60, 2, 2)
     other.read(2)
     next(victim)
     before = signal.signal(signal.SIGTERM, handle)
@@ -173,7 +173,7 @@ def test_backend_fault_fails_only_utterances_of_the_call(
 ) -> None:
     backend = FaultyBackend(where=where, is_after=is_after)
     engine = Engine(backend)
-    bystander, victim = Listener(engine, 1), Listener(engine, 2, 200)
+    bystander, victim = StreamReader(engine, 1), StreamReader(engine, 2, 200)
     bystander.read(1)
     if where != "admit":
         victim.read(40)  # now the bystander has all frames that may be made ahead
@@ -192,14 +192,14 @@ def test_backend_fault_fails_only_utterances_of_the_call(
 def test_utterances_of_a_failed_turn_get_separate_errors(where: str) -> None:
     backend = FaultyBackend(where=where)
     engine = Engine(backend)
-    listeners = [Listener(engine, seed) for seed in range(4)]
-    for listener in listeners:
+    readers = [StreamReader(engine, seed) for seed in range(4)]
+    for listener in readers:
         listener.read(2)
     backend.fault = RuntimeError("a kernel failed")
-    for listener in listeners:
+    for listener in readers:
         listener.read()
         listener.check()
-    errors = [one.error for one in listeners if one.error is not None]
+    errors = [one.error for one in readers if one.error is not None]
     assert errors
     assert len({id(error) for error in errors}) == len(errors)
     assert all("a kernel failed" in str(error) for error in errors)
@@ -215,11 +215,11 @@ def test_prompts_of_a_failed_batch_are_admitted_one_by_one() -> None:
 
     backend = PickyBackend(max_streams=3, step_s=0.001)
     engine = Engine(backend, EngineLimits(max_streams=3))
-    first = Listener(engine, 0, 30)
-    holders = [Listener(engine, seed, 30) for seed in (1, 2)]
+    first = StreamReader(engine, 0, 30)
+    holders = [StreamReader(engine, seed, 30) for seed in (1, 2)]
     for holder in [first, *holders]:
         holder.read(1)
-    waiting = [Listener(engine, 3), Listener(engine, 4, 13), Listener(engine, 5)]
+    waiting = [StreamReader(engine, 3), StreamReader(engine, 4, 13), StreamReader(engine, 5)]
     threads = [threading.Thread(target=one.read, daemon=True) for one in waiting]
     for thread in threads:
         thread.start()
@@ -241,17 +241,17 @@ def test_lost_context_breaks_the_engine_with_fresh_errors(
 ) -> None:
     backend = FaultyBackend(where="step")
     engine = Engine(backend)
-    listeners = [Listener(engine, seed) for seed in range(3)]
-    for listener in listeners:
+    readers = [StreamReader(engine, seed) for seed in range(3)]
+    for listener in readers:
         listener.read(1)
     monkeypatch.setattr("vivace.engine.worker.is_context_lost", lambda: True)
     backend.fault = RuntimeError("CUDA error: an illegal memory access was encountered")
-    for listener in listeners:
+    for listener in readers:
         listener.read()
         listener.check()
     depths = set()
     for seed in range(20):
-        refused = Listener(engine, seed)
+        refused = StreamReader(engine, seed)
         refused.read()
         assert isinstance(refused.error, TTSError)
         assert "illegal memory access" in str(refused.error)

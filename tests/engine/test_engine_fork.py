@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import warm
+from tests.support import fork_server
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="fork on Linux")
 
@@ -114,6 +114,6 @@ print("parent and child ended")
     ids=["while speaking", "without use", "several threads", "idle"],
 )
 def test_forked_child_never_hangs(tiny_folder: Path, script: str) -> None:
-    done = warm.run(BEGIN + script, str(tiny_folder / "custom_voice"))
+    done = fork_server.run(BEGIN + script, str(tiny_folder / "custom_voice"))
     assert done.returncode == 0, done.stderr
     assert done.stdout == "parent and child ended\n"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import warm
+from tests.support import fork_server
 from tests.support.slots import plain_backend
 from vivace import TTS
 from vivace.audio.clip import AudioChunk
@@ -199,6 +199,6 @@ print("closed")
 @pytest.mark.ci
 @pytest.mark.skipif(sys.platform == "win32", reason="a signal for users")
 def test_stream_can_be_closed_by_a_signal_handler(tiny_folder: Path) -> None:
-    done = warm.run(IN_A_HANDLER, str(tiny_folder / "custom_voice"))
+    done = fork_server.run(IN_A_HANDLER, str(tiny_folder / "custom_voice"))
     assert done.returncode == 0, done.stderr
     assert done.stdout == "closed\n"

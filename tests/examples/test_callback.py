@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.project import ROOT, load_script
-from tests.support.voice_sources import LIMIT_S, VoiceAtHand, voice_at_hand
+from tests.support.voice_sources import LIMIT_S, VoiceUnderTest, voice_under_test
 from tests.support.websocket_client import wait_until
 
 WORDS = ["Hel", "lo ", "there. ", "This ", "is ", "an ", "agent."]
@@ -26,16 +26,16 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_callback_speaks_every_token_and_is_interrupted(tmp_path: Path) -> None:
-    with voice_at_hand("in process", tmp_path) as at_hand:
+    with voice_under_test("in process", tmp_path) as under_test:
         chunks: list[Any] = []
-        speaker = example("callback").Speaker(at_hand.voice, chunks.append, seed=7)
+        speaker = example("callback").Speaker(under_test.voice, chunks.append, seed=7)
         for _ in range(2):
             for word in WORDS:
                 speaker(word)
             speaker.finish()
         assert sum(len(chunk.samples) for chunk in chunks) == 2 * 25 * 1_920
 
-        at_hand.speak_at_length(0.001)
+        under_test.speak_at_length(0.001)
         chunks.clear()
         for word in WORDS:
             speaker(word)
@@ -43,7 +43,7 @@ def test_callback_speaks_every_token_and_is_interrupted(tmp_path: Path) -> None:
         speaker.interrupt()
         speaker("More of the same reply. ")
         speaker.finish()
-        wait_until(lambda: at_hand.is_free, LIMIT_S)
+        wait_until(lambda: under_test.is_free, LIMIT_S)
 
 
 def num_samples(chunks: list[Any]) -> int:
@@ -51,16 +51,16 @@ def num_samples(chunks: list[Any]) -> int:
 
 
 @pytest.fixture
-def langchain_speaker(tmp_path: Path) -> Iterator[tuple[Any, list[Any], VoiceAtHand]]:
+def langchain_speaker(tmp_path: Path) -> Iterator[tuple[Any, list[Any], VoiceUnderTest]]:
     pytest.importorskip("langchain_core")
-    with voice_at_hand("in process", tmp_path) as at_hand:
+    with voice_under_test("in process", tmp_path) as under_test:
         chunks: list[Any] = []
         module = example("langchain_callback")
-        speaker = module.Speaker(at_hand.voice, chunks.append)
-        yield module.SpeakingHandler(speaker), chunks, at_hand
+        speaker = module.Speaker(under_test.voice, chunks.append)
+        yield module.SpeakingHandler(speaker), chunks, under_test
 
 
-Spoken = tuple[Any, list[Any], VoiceAtHand]
+Spoken = tuple[Any, list[Any], VoiceUnderTest]
 
 
 def fake_model(content: Any) -> Any:
@@ -115,32 +115,32 @@ def test_langchain_blocks_are_spoken_as_tokens(langchain_speaker: Spoken) -> Non
 
 
 def test_langchain_error_of_the_model_stops_the_speech(langchain_speaker: Spoken) -> None:
-    handler, chunks, at_hand = langchain_speaker
-    at_hand.speak_at_length(0.001)
+    handler, chunks, under_test = langchain_speaker
+    under_test.speak_at_length(0.001)
     for word in WORDS:
         handler.on_llm_new_token(word)
     wait_until(lambda: len(chunks) > 0, LIMIT_S)
     handler.on_llm_error(RuntimeError("the model left"))
-    wait_until(lambda: at_hand.is_free, LIMIT_S)
+    wait_until(lambda: under_test.is_free, LIMIT_S)
 
 
 def test_callback_error_of_its_thread_is_raised_by_finish(tmp_path: Path) -> None:
     def fail(_: Any) -> None:
         raise OSError("no loudspeaker")
 
-    with voice_at_hand("in process", tmp_path) as at_hand:
-        speaker = example("callback").Speaker(at_hand.voice, fail)
+    with voice_under_test("in process", tmp_path) as under_test:
+        speaker = example("callback").Speaker(under_test.voice, fail)
         speaker("Hello there. ")
         with pytest.raises(OSError, match="no loudspeaker"):
             speaker.finish()
         speaker.finish()  # all slots are free
-        wait_until(lambda: at_hand.is_free, LIMIT_S)
+        wait_until(lambda: under_test.is_free, LIMIT_S)
 
 
 def test_callback_interrupted_between_replies_speaks_the_next_one(tmp_path: Path) -> None:
-    with voice_at_hand("in process", tmp_path) as at_hand:
+    with voice_under_test("in process", tmp_path) as under_test:
         chunks: list[Any] = []
-        speaker = example("callback").Speaker(at_hand.voice, chunks.append)
+        speaker = example("callback").Speaker(under_test.voice, chunks.append)
         speaker.interrupt()
         speaker.finish()
         assert chunks == []
@@ -150,12 +150,12 @@ def test_callback_interrupted_between_replies_speaks_the_next_one(tmp_path: Path
 
 
 def test_callback_interrupted_while_it_waits_for_a_token_ends(tmp_path: Path) -> None:
-    with voice_at_hand("in process", tmp_path) as at_hand:
+    with voice_under_test("in process", tmp_path) as under_test:
         chunks: list[Any] = []
-        speaker = example("callback").Speaker(at_hand.voice, chunks.append)
+        speaker = example("callback").Speaker(under_test.voice, chunks.append)
         for word in WORDS:
             speaker(word)
         wait_until(lambda: len(chunks) > 0, LIMIT_S)
         speaker.interrupt()
-        wait_until(lambda: at_hand.is_free, LIMIT_S)
+        wait_until(lambda: under_test.is_free, LIMIT_S)
         speaker.finish()

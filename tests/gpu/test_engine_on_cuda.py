@@ -70,7 +70,7 @@ def test_auto_picks_the_graph_backend_where_dimensions_do_not_fit_the_megakernel
     ("dtype", "codec_precision"),
     [("float32", "split"), ("bfloat16", "split"), ("bfloat16", "half")],
 )
-def test_streams_in_company_equal_offline_audio_bit_for_bit(
+def test_streams_in_a_batch_equal_offline_audio_bit_for_bit(
     tiny_folder: Path, dtype: str, codec_precision: CodecPrecision
 ) -> None:
     with load(tiny_folder, dtype, codec_precision) as tts:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.project import ROOT
 from tests.support.pyaudio_stub import install_loudspeaker
-from tests.support.voice_sources import VoiceAtHand, voice_at_hand
+from tests.support.voice_sources import VoiceUnderTest, voice_under_test
 from vivace.compat import uninstall
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -41,8 +41,8 @@ PROGRAMS = [
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VoiceAtHand]:
-    with voice_at_hand("over a socket", tmp_path_factory.mktemp("voices")) as served:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VoiceUnderTest]:
+    with voice_under_test("over a socket", tmp_path_factory.mktemp("voices")) as served:
         yield served
 
 
@@ -50,7 +50,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VoiceAtHand]:
 def test_example_program_of_a_guide_runs(
     name: str,
     code: str,
-    served: VoiceAtHand,
+    served: VoiceUnderTest,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

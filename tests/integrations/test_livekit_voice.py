@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.voice_sources import LIMIT_S, WAYS, VoiceAtHand, speaking, voice_at_hand
+from tests.support.voice_sources import LIMIT_S, WAYS, VoiceUnderTest, speaking, voice_under_test
 
 pytest.importorskip("livekit.agents")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -36,9 +36,9 @@ NUM_INTERRUPTIONS = 200
 
 
 @pytest.fixture(params=WAYS)
-def at_hand(request: Any, tmp_path: Path) -> Iterator[VoiceAtHand]:
-    with voice_at_hand(request.param, tmp_path) as at_hand:
-        yield at_hand
+def under_test(request: Any, tmp_path: Path) -> Iterator[VoiceUnderTest]:
+    with voice_under_test(request.param, tmp_path) as under_test:
+        yield under_test
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
@@ -56,9 +56,9 @@ def seconds(events: list[tts.SynthesizedAudio]) -> float:
     return sum(event.frame.duration for event in events)
 
 
-def test_complete_text_is_spoken(at_hand: VoiceAtHand) -> None:
+def test_complete_text_is_spoken(under_test: VoiceUnderTest) -> None:
     async def test() -> None:
-        async with TTS(at_hand.voice, voice="heart", seed=7) as voice:
+        async with TTS(under_test.voice, voice="heart", seed=7) as voice:
             voice.prewarm()
             assert voice.capabilities.streaming
             assert (voice.provider, voice.sample_rate, voice.num_channels) == ("vivace", 24_000, 1)
@@ -69,10 +69,10 @@ def test_complete_text_is_spoken(at_hand: VoiceAtHand) -> None:
     run(test)
 
 
-def test_tokens_are_spoken_before_the_text_ends(at_hand: VoiceAtHand) -> None:
+def test_tokens_are_spoken_before_the_text_ends(under_test: VoiceUnderTest) -> None:
     async def test() -> None:
         found: list[Any] = []
-        async with TTS(at_hand.voice) as voice:
+        async with TTS(under_test.voice) as voice:
             voice.on("metrics_collected", found.append)
             for _ in range(2):
                 async with voice.stream() as stream:
@@ -85,7 +85,7 @@ def test_tokens_are_spoken_before_the_text_ends(at_hand: VoiceAtHand) -> None:
                 assert seconds(events) == pytest.approx(2.0, abs=0.01)
                 assert events[-1].is_final
                 assert len({event.segment_id for event in events}) == 1
-            await at_hand.wait_free()
+            await under_test.wait_free()
         assert [m.characters_count for m in found] == [len(TEXT)] * 2
         assert all(0 < m.ttfb < LIMIT_S for m in found)
         assert [round(m.audio_duration, 1) for m in found] == [2.0, 2.0]
@@ -93,18 +93,18 @@ def test_tokens_are_spoken_before_the_text_ends(at_hand: VoiceAtHand) -> None:
     run(test)
 
 
-def test_closed_stream_frees_its_slot_for_the_next(at_hand: VoiceAtHand) -> None:
-    at_hand.speak_at_length(0.001)
+def test_closed_stream_frees_its_slot_for_the_next(under_test: VoiceUnderTest) -> None:
+    under_test.speak_at_length(0.001)
 
     async def test() -> None:
-        async with TTS(at_hand.voice) as voice:
+        async with TTS(under_test.voice) as voice:
             stream = voice.stream()
             for word in WORDS:
                 stream.push_text(word)
             await asyncio.wait_for(stream.__anext__(), LIMIT_S)
             await stream.aclose()
-            await at_hand.wait_free()
-            at_hand.speak_briefly()
+            await under_test.wait_free()
+            under_test.speak_briefly()
             frame = await voice.synthesize(TEXT).collect()
             assert frame.duration == pytest.approx(2.0, abs=0.01)
 
@@ -112,9 +112,9 @@ def test_closed_stream_frees_its_slot_for_the_next(at_hand: VoiceAtHand) -> None
 
 
 @pytest.mark.parametrize("text", ["", "  "])
-def test_stream_without_words_is_silent(at_hand: VoiceAtHand, text: str) -> None:
+def test_stream_without_words_is_silent(under_test: VoiceUnderTest, text: str) -> None:
     async def test() -> None:
-        async with TTS(at_hand.voice) as voice, voice.stream() as stream:
+        async with TTS(under_test.voice) as voice, voice.stream() as stream:
             stream.push_text(text)
             stream.end_input()
             assert await read(stream) == []
@@ -122,10 +122,10 @@ def test_stream_without_words_is_silent(at_hand: VoiceAtHand, text: str) -> None
     run(test)
 
 
-def test_rejected_request_raises_a_non_retryable_error(at_hand: VoiceAtHand) -> None:
+def test_rejected_request_raises_a_non_retryable_error(under_test: VoiceUnderTest) -> None:
     async def test() -> None:
         found: list[Any] = []
-        async with TTS(at_hand.voice, voice="nobody") as voice:
+        async with TTS(under_test.voice, voice="nobody") as voice:
             voice.on("error", found.append)
             with pytest.raises(APIError, match="no voice named 'nobody'"):
                 await voice.synthesize(TEXT).collect()
@@ -136,27 +136,27 @@ def test_rejected_request_raises_a_non_retryable_error(at_hand: VoiceAtHand) -> 
     run(test)
 
 
-def test_text_above_the_limit_raises_an_error(at_hand: VoiceAtHand) -> None:
+def test_text_above_the_limit_raises_an_error(under_test: VoiceUnderTest) -> None:
     async def test() -> None:
-        async with TTS(at_hand.voice, max_text_chars=200) as voice, voice.stream() as stream:
+        async with TTS(under_test.voice, max_text_chars=200) as voice, voice.stream() as stream:
             for _ in range(100):
                 stream.push_text("and on ")
             with pytest.raises(APIError, match="the limit is 200"):
                 await read(stream)
-            await at_hand.wait_free()
+            await under_test.wait_free()
 
     run(test)
 
 
 def test_interruptions_at_random_times_free_all_slots(
-    at_hand: VoiceAtHand, record_property: Callable[[str, object], None]
+    under_test: VoiceUnderTest, record_property: Callable[[str, object], None]
 ) -> None:
     record_property("interruptions", NUM_INTERRUPTIONS)
-    at_hand.speak_at_length(0.0005)
+    under_test.speak_at_length(0.0005)
     chance = random.Random(15)
 
     async def test() -> None:
-        async with TTS(at_hand.voice) as voice:
+        async with TTS(under_test.voice) as voice:
             for _ in range(NUM_INTERRUPTIONS):
                 words = WORDS[: chance.randrange(len(WORDS) + 1)]
                 stream = voice.stream()
@@ -170,8 +170,8 @@ def test_interruptions_at_random_times_free_all_slots(
                 else:
                     await asyncio.sleep(chance.random() / 50)
                 await stream.aclose()
-            await at_hand.wait_free()
-            at_hand.speak_briefly()
+            await under_test.wait_free()
+            under_test.speak_briefly()
             assert (await voice.synthesize(TEXT).collect()).duration > 1.9
 
     run(test)
@@ -226,14 +226,14 @@ async def tokens() -> AsyncIterator[str]:
         yield word
 
 
-def test_agent_speaks_tokens_and_is_interrupted(at_hand: VoiceAtHand) -> None:
+def test_agent_speaks_tokens_and_is_interrupted(under_test: VoiceUnderTest) -> None:
     async def test() -> None:
-        async with TTS(at_hand.voice) as voice, session(voice) as (agent, loudspeaker):
+        async with TTS(under_test.voice) as voice, session(voice) as (agent, loudspeaker):
             await asyncio.wait_for(agent.say(tokens()), LIMIT_S)
             assert loudspeaker.played_s == pytest.approx(2.0, abs=0.02)
-            await at_hand.wait_free()
+            await under_test.wait_free()
 
-            at_hand.speak_at_length(0.001)
+            under_test.speak_at_length(0.001)
             loudspeaker.played_s = 0.0
             loudspeaker.news.clear()
             handle = agent.say(tokens())
@@ -241,10 +241,10 @@ def test_agent_speaks_tokens_and_is_interrupted(at_hand: VoiceAtHand) -> None:
             handle.interrupt()
             await asyncio.wait_for(handle, LIMIT_S)
             assert handle.interrupted
-            await at_hand.wait_free()
+            await under_test.wait_free()
             assert loudspeaker.played_s < 5_000 * 0.08
 
-            at_hand.speak_briefly()
+            under_test.speak_briefly()
             loudspeaker.played_s = 0.0
             await asyncio.wait_for(agent.say(TEXT), LIMIT_S)
             assert loudspeaker.played_s == pytest.approx(2.0, abs=0.02)
@@ -274,14 +274,14 @@ def test_words_arrive_with_their_audio(way: str, tmp_path: Path) -> None:
 
 def test_lost_server_raises_a_connection_error(tmp_path: Path) -> None:
     async def test() -> None:
-        with voice_at_hand("over a socket", tmp_path, drain_timeout_s=0.1) as at_hand:
-            at_hand.speak_at_length(0.001)
-            async with TTS(at_hand.voice) as voice, voice.stream(conn_options=ONCE) as stream:
+        with voice_under_test("over a socket", tmp_path, drain_timeout_s=0.1) as under_test:
+            under_test.speak_at_length(0.001)
+            async with TTS(under_test.voice) as voice, voice.stream(conn_options=ONCE) as stream:
                 stream.push_text(TEXT)
                 stream.end_input()
                 await asyncio.wait_for(stream.__anext__(), LIMIT_S)
-                assert at_hand.server is not None
-                at_hand.server.loop.call_soon_threadsafe(at_hand.server.server.stop)
+                assert under_test.server is not None
+                under_test.server.loop.call_soon_threadsafe(under_test.server.server.stop)
                 with pytest.raises(APIError):
                     await asyncio.wait_for(read(stream), LIMIT_S)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.voice_sources import LIMIT_S, WAYS, VoiceAtHand, speaking, voice_at_hand
+from tests.support.voice_sources import LIMIT_S, WAYS, VoiceUnderTest, speaking, voice_under_test
 
 pytest.importorskip("pipecat")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -55,9 +55,9 @@ NUM_INTERRUPTIONS = 200
 
 
 @pytest.fixture(params=WAYS)
-def at_hand(request: Any, tmp_path: Path) -> Iterator[VoiceAtHand]:
-    with voice_at_hand(request.param, tmp_path) as at_hand:
-        yield at_hand
+def under_test(request: Any, tmp_path: Path) -> Iterator[VoiceUnderTest]:
+    with voice_under_test(request.param, tmp_path) as under_test:
+        yield under_test
 
 
 class Recorder(FrameProcessor):  # type: ignore[misc]
@@ -76,7 +76,7 @@ class Recorder(FrameProcessor):  # type: ignore[misc]
 
 
 @dataclass
-class Talk:
+class Conversation:
     worker: PipelineWorker
     after: Recorder
     before: Recorder  # of the service; records upstream frames
@@ -115,7 +115,7 @@ class Talk:
 
 
 @asynccontextmanager
-async def pipeline(service: VivaceTTSService, **params: Any) -> AsyncIterator[Talk]:
+async def pipeline(service: VivaceTTSService, **params: Any) -> AsyncIterator[Conversation]:
     before, after = Recorder(), Recorder()
     worker = PipelineWorker(
         Pipeline([before, service, after]),
@@ -133,7 +133,7 @@ async def pipeline(service: VivaceTTSService, **params: Any) -> AsyncIterator[Ta
     await runner.add_workers(worker)
     running = asyncio.ensure_future(runner.run())
     await asyncio.wait_for(started.wait(), LIMIT_S)
-    talk = Talk(worker, after, before, running)
+    talk = Conversation(worker, after, before, running)
     try:
         yield talk
         if not running.done():
@@ -151,9 +151,9 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(whole())
 
 
-def test_reply_is_spoken_while_it_is_written(at_hand: VoiceAtHand) -> None:
+def test_reply_is_spoken_while_it_is_written(under_test: VoiceUnderTest) -> None:
     async def test() -> None:
-        async with pipeline(VivaceTTSService(at_hand.voice)) as talk:
+        async with pipeline(VivaceTTSService(under_test.voice)) as talk:
             await talk.send(LLMFullResponseStartFrame(), *map(LLMTextFrame, WORDS[:-1]))
             await talk.until(TTSAudioRawFrame)  # the reply is not complete yet
             await talk.send(LLMTextFrame(WORDS[-1]), LLMFullResponseEndFrame())
@@ -169,23 +169,23 @@ def test_reply_is_spoken_while_it_is_written(at_hand: VoiceAtHand) -> None:
             texts = [frame.text for frame in frames if isinstance(frame, TTSTextFrame)]
             assert " ".join(text.strip() for text in texts).split() == TEXT.split()
             assert not any(isinstance(frame, ErrorFrame) for frame in talk.before.frames)
-            await at_hand.wait_free()
+            await under_test.wait_free()
 
     run(test)
 
 
-def test_interruption_stops_the_audio_and_frees_the_slot(at_hand: VoiceAtHand) -> None:
-    at_hand.speak_at_length(0.001)
+def test_interruption_stops_the_audio_and_frees_the_slot(under_test: VoiceUnderTest) -> None:
+    under_test.speak_at_length(0.001)
 
     async def test() -> None:
-        async with pipeline(VivaceTTSService(at_hand.voice)) as talk:
+        async with pipeline(VivaceTTSService(under_test.voice)) as talk:
             await talk.send(LLMFullResponseStartFrame(), *map(LLMTextFrame, WORDS))
             await talk.until(TTSAudioRawFrame, 3)
             await talk.send(InterruptionFrame())
             frames = await talk.until(InterruptionFrame)
-            await at_hand.wait_free()
+            await under_test.wait_free()
             stopped_at = next(i for i, f in enumerate(frames) if isinstance(f, InterruptionFrame))
-            at_hand.speak_briefly()
+            under_test.speak_briefly()
             await talk.say(*WORDS)  # the next turn
             await talk.until(TTSStoppedFrame)
             after = talk.after.frames[stopped_at:]
@@ -196,9 +196,9 @@ def test_interruption_stops_the_audio_and_frees_the_slot(at_hand: VoiceAtHand) -
     run(test)
 
 
-def test_two_speak_frames_and_a_reply_keep_their_order(at_hand: VoiceAtHand) -> None:
+def test_two_speak_frames_and_a_reply_keep_their_order(under_test: VoiceUnderTest) -> None:
     async def test() -> None:
-        async with pipeline(VivaceTTSService(at_hand.voice)) as talk:
+        async with pipeline(VivaceTTSService(under_test.voice)) as talk:
             await talk.send(TTSSpeakFrame("One moment."), TTSSpeakFrame("Still here."))
             await talk.say(*WORDS)
             await talk.until(TTSStoppedFrame, 3)
@@ -210,36 +210,36 @@ def test_two_speak_frames_and_a_reply_keep_their_order(at_hand: VoiceAtHand) -> 
     run(test)
 
 
-def test_end_frame_inside_a_reply_speaks_the_text_so_far(at_hand: VoiceAtHand) -> None:
+def test_end_frame_inside_a_reply_speaks_the_text_so_far(under_test: VoiceUnderTest) -> None:
     async def test() -> None:
-        async with pipeline(VivaceTTSService(at_hand.voice)) as talk:
+        async with pipeline(VivaceTTSService(under_test.voice)) as talk:
             await talk.send(LLMFullResponseStartFrame(), *map(LLMTextFrame, WORDS), EndFrame())
             assert talk.running is not None
             await asyncio.wait_for(asyncio.shield(talk.running), LIMIT_S)
             assert talk.seconds == pytest.approx(2.0, abs=0.01)
-            await at_hand.wait_free()
+            await under_test.wait_free()
 
     run(test)
 
 
-def test_cancelled_pipeline_frees_all_slots(at_hand: VoiceAtHand) -> None:
-    at_hand.speak_at_length(0.001)
+def test_cancelled_pipeline_frees_all_slots(under_test: VoiceUnderTest) -> None:
+    under_test.speak_at_length(0.001)
 
     async def test() -> None:
-        async with pipeline(VivaceTTSService(at_hand.voice)) as talk:
+        async with pipeline(VivaceTTSService(under_test.voice)) as talk:
             await talk.send(LLMFullResponseStartFrame(), *map(LLMTextFrame, WORDS))
             await talk.until(TTSAudioRawFrame)
             await talk.send(CancelFrame())
             assert talk.running is not None
             await asyncio.wait_for(asyncio.shield(talk.running), LIMIT_S)
-        await at_hand.wait_free()
+        await under_test.wait_free()
 
     run(test)
 
 
-def test_metrics_report_first_audio_and_characters(at_hand: VoiceAtHand) -> None:
+def test_metrics_report_first_audio_and_characters(under_test: VoiceUnderTest) -> None:
     async def test() -> None:
-        service = VivaceTTSService(at_hand.voice)
+        service = VivaceTTSService(under_test.voice)
         async with pipeline(service, enable_metrics=True, enable_usage_metrics=True) as talk:
             await talk.say(*WORDS)
             await talk.until(TTSStoppedFrame)
@@ -251,10 +251,10 @@ def test_metrics_report_first_audio_and_characters(at_hand: VoiceAtHand) -> None
     run(test)
 
 
-def test_sentences_are_spoken_at_8_khz(at_hand: VoiceAtHand) -> None:
+def test_sentences_are_spoken_at_8_khz(under_test: VoiceUnderTest) -> None:
     async def test() -> None:
         service = VivaceTTSService(
-            at_hand.voice,
+            under_test.voice,
             sample_rate=8_000,
             text_aggregation_mode=TextAggregationMode.SENTENCE,
             settings=VivaceTTSService.Settings(voice="heart", language="en-US", speed=1.0),
@@ -270,11 +270,11 @@ def test_sentences_are_spoken_at_8_khz(at_hand: VoiceAtHand) -> None:
 
 
 def test_rejected_voice_gives_an_error_frame_and_the_next_reply_is_spoken(
-    at_hand: VoiceAtHand,
+    under_test: VoiceUnderTest,
 ) -> None:
     async def test() -> None:
         settings = VivaceTTSService.Settings(voice="nobody")
-        async with pipeline(VivaceTTSService(at_hand.voice, settings=settings)) as talk:
+        async with pipeline(VivaceTTSService(under_test.voice, settings=settings)) as talk:
             await talk.say(*WORDS)
             frames = await talk.until(ErrorFrame, recorder=talk.before)
             (error,) = [frame for frame in frames if isinstance(frame, ErrorFrame)][:1]
@@ -288,9 +288,11 @@ def test_rejected_voice_gives_an_error_frame_and_the_next_reply_is_spoken(
     run(test)
 
 
-def test_text_above_the_limit_gives_an_error_frame_after_its_audio(at_hand: VoiceAtHand) -> None:
+def test_text_above_the_limit_gives_an_error_frame_after_its_audio(
+    under_test: VoiceUnderTest,
+) -> None:
     async def test() -> None:
-        service = VivaceTTSService(at_hand.voice, max_text_chars=200)
+        service = VivaceTTSService(under_test.voice, max_text_chars=200)
         async with pipeline(service) as talk:
             await talk.send(LLMFullResponseStartFrame(), *map(LLMTextFrame, WORDS))
             await talk.until(TTSAudioRawFrame)
@@ -301,20 +303,20 @@ def test_text_above_the_limit_gives_an_error_frame_after_its_audio(at_hand: Voic
             )
             await talk.until(TTSStoppedFrame)
             await talk.send(LLMFullResponseEndFrame())
-            await at_hand.wait_free()
+            await under_test.wait_free()
 
     run(test)
 
 
 def test_interruptions_at_random_times_free_all_slots(
-    at_hand: VoiceAtHand, record_property: Callable[[str, object], None]
+    under_test: VoiceUnderTest, record_property: Callable[[str, object], None]
 ) -> None:
     record_property("interruptions", NUM_INTERRUPTIONS)
-    at_hand.speak_at_length(0.0005)
+    under_test.speak_at_length(0.0005)
     chance = random.Random(15)
 
     async def test() -> None:
-        async with pipeline(VivaceTTSService(at_hand.voice)) as talk:
+        async with pipeline(VivaceTTSService(under_test.voice)) as talk:
             for turn in range(NUM_INTERRUPTIONS):
                 words = WORDS[: chance.randrange(len(WORDS) + 1)]
                 is_calm = (
@@ -334,8 +336,8 @@ def test_interruptions_at_random_times_free_all_slots(
                 if chance.random() < 0.8:
                     await talk.until(InterruptionFrame, turn + 1)
             await talk.until(InterruptionFrame, NUM_INTERRUPTIONS)
-            await at_hand.wait_free()
-            at_hand.speak_briefly()
+            await under_test.wait_free()
+            under_test.speak_briefly()
             talk.after.frames.clear()
             await talk.say(*WORDS)
             await talk.until(TTSStoppedFrame)
@@ -364,13 +366,13 @@ def test_words_arrive_when_they_are_played(way: str, tmp_path: Path) -> None:
 
 def test_lost_server_gives_an_error_frame(tmp_path: Path) -> None:
     async def test() -> None:
-        with voice_at_hand("over a socket", tmp_path, drain_timeout_s=0.1) as at_hand:
-            at_hand.speak_at_length(0.001)
-            async with pipeline(VivaceTTSService(at_hand.voice)) as talk:
+        with voice_under_test("over a socket", tmp_path, drain_timeout_s=0.1) as under_test:
+            under_test.speak_at_length(0.001)
+            async with pipeline(VivaceTTSService(under_test.voice)) as talk:
                 await talk.say(*WORDS)
                 await talk.until(TTSAudioRawFrame)
-                assert at_hand.server is not None
-                at_hand.server.loop.call_soon_threadsafe(at_hand.server.server.stop)
+                assert under_test.server is not None
+                under_test.server.loop.call_soon_threadsafe(under_test.server.server.stop)
                 frames = await talk.until(ErrorFrame, recorder=talk.before)
                 assert any(
                     "ended before the speech did" in frame.error or "the server" in frame.error

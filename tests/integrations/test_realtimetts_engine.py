@@ -19,7 +19,7 @@ import pytest
 
 from tests.support.pyaudio_stub import PyAudio, install_loudspeaker
 from tests.support.scripted_tts import Plan, ScriptedSpeech
-from tests.support.voice_sources import LIMIT_S, VoiceAtHand, voice_at_hand
+from tests.support.voice_sources import LIMIT_S, VoiceUnderTest, voice_under_test
 from tests.support.websocket_client import wait_until
 from vivace import TTS
 from vivace.errors import TextTooLongError, UnknownVoiceError
@@ -37,24 +37,24 @@ def loudspeaker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def at_hand(tmp_path: Path) -> Iterator[VoiceAtHand]:
-    with voice_at_hand("in process", tmp_path) as at_hand:
-        yield at_hand
+def under_test(tmp_path: Path) -> Iterator[VoiceUnderTest]:
+    with voice_under_test("in process", tmp_path) as under_test:
+        yield under_test
 
 
-def open_stream(at_hand: VoiceAtHand, **options: Any) -> tuple[Any, Any]:
+def open_stream(under_test: VoiceUnderTest, **options: Any) -> tuple[Any, Any]:
     from RealtimeTTS import TextToAudioStream
 
     from vivace.integrations.realtimetts import VivaceEngine
 
-    engine = VivaceEngine(at_hand.voice, **options)  # type: ignore[arg-type]
+    engine = VivaceEngine(under_test.voice, **options)  # type: ignore[arg-type]
     return TextToAudioStream(engine, log_characters=False), engine
 
 
 def test_words_of_a_generator_are_spoken_while_it_runs(
-    at_hand: VoiceAtHand, tmp_path: Path
+    under_test: VoiceUnderTest, tmp_path: Path
 ) -> None:
-    stream, engine = open_stream(at_hand, voice="heart", seed=7)
+    stream, engine = open_stream(under_test, voice="heart", seed=7)
     assert engine.engine_name == "vivace"
     assert engine.get_stream_info() == (8, 1, 24_000)
     assert engine.get_voices() == ["heart", "michael"]
@@ -78,31 +78,31 @@ def test_words_of_a_generator_are_spoken_while_it_runs(
     with wave.open(str(tmp_path / "out.wav")) as file:
         assert (file.getnframes(), file.getframerate()) == (25 * 1_920, 24_000)
     assert stream.text() == TEXT
-    assert at_hand.is_free
+    assert under_test.is_free
     stream.feed(TEXT)  # the next turn
     stream.play()
     assert len(PyAudio.played) == 2 * 25 * 1_920 * 2
 
 
-def test_stop_ends_the_speech_and_frees_the_slot(at_hand: VoiceAtHand) -> None:
-    at_hand.speak_at_length(0.001)
-    stream, _ = open_stream(at_hand)
+def test_stop_ends_the_speech_and_frees_the_slot(under_test: VoiceUnderTest) -> None:
+    under_test.speak_at_length(0.001)
+    stream, _ = open_stream(under_test)
     stream.feed(iter(WORDS))
     stream.play_async()
     wait_until(lambda: len(PyAudio.played) > 0, LIMIT_S)
     stream.stop()
-    wait_until(lambda: at_hand.is_free, LIMIT_S)
+    wait_until(lambda: under_test.is_free, LIMIT_S)
     assert len(PyAudio.played) < 5_000 * 1_920 * 2
-    at_hand.speak_briefly()
+    under_test.speak_briefly()
     PyAudio.played.clear()
     stream.feed(TEXT)
     stream.play()
     assert len(PyAudio.played) == 25 * 1_920 * 2
 
 
-def test_whole_sentences_call_the_callbacks_of_realtimetts(at_hand: VoiceAtHand) -> None:
+def test_whole_sentences_call_the_callbacks_of_realtimetts(under_test: VoiceUnderTest) -> None:
     pytest.importorskip("stream2sentence")
-    stream, engine = open_stream(at_hand, live=False)
+    stream, engine = open_stream(under_test, live=False)
     assert not engine.can_consume_generators
     spoken: list[str] = []
     stream.feed("The first sentence is here. And this is the second one.")
@@ -115,8 +115,8 @@ def test_whole_sentences_call_the_callbacks_of_realtimetts(at_hand: VoiceAtHand)
     assert len(PyAudio.played) == len(spoken) * 25 * 1_920 * 2
 
 
-def test_invalid_voices_and_options_are_rejected(at_hand: VoiceAtHand) -> None:
-    _, engine = open_stream(at_hand)
+def test_invalid_voices_and_options_are_rejected(under_test: VoiceUnderTest) -> None:
+    _, engine = open_stream(under_test)
     with pytest.raises(UnknownVoiceError, match="no voice named 'nobody'"):
         engine.set_voice("nobody")
     engine.set_voice("heart")
@@ -128,19 +128,19 @@ def test_invalid_voices_and_options_are_rejected(at_hand: VoiceAtHand) -> None:
         engine.synthesize(TEXT)
 
 
-def test_text_above_the_limit_raises_after_the_audio_before_it(at_hand: VoiceAtHand) -> None:
-    at_hand.backend.default = Plan(50)
-    stream, _ = open_stream(at_hand, max_text_chars=500)
+def test_text_above_the_limit_raises_after_the_audio_before_it(under_test: VoiceUnderTest) -> None:
+    under_test.backend.default = Plan(50)
+    stream, _ = open_stream(under_test, max_text_chars=500)
     stream.feed("and on " for _ in iter(int, 1))
     with pytest.raises(TextTooLongError, match="the limit is 500"):
         stream.play()
-    assert at_hand.is_free
+    assert under_test.is_free
 
 
 def test_word_timings_arrive_with_the_audio() -> None:
     with TTS.load("mini") as tts:
-        at_hand = VoiceAtHand(tts, ScriptedSpeech())
-        stream, engine = open_stream(at_hand, timings=True, seed=7)
+        under_test = VoiceUnderTest(tts, ScriptedSpeech())
+        stream, engine = open_stream(under_test, timings=True, seed=7)
         assert engine.provides_word_timings
         timings: list[Any] = []
         stream.on_word_spoken = timings.append
@@ -156,11 +156,11 @@ def has_played_more(num_bytes: int) -> bool:
 
 
 def test_interruptions_at_random_times_free_all_slots(
-    at_hand: VoiceAtHand, record_property: Callable[[str, object], None]
+    under_test: VoiceUnderTest, record_property: Callable[[str, object], None]
 ) -> None:
     record_property("interruptions", NUM_INTERRUPTIONS)
-    at_hand.speak_at_length(0.0005)
-    stream, _ = open_stream(at_hand)
+    under_test.speak_at_length(0.0005)
+    stream, _ = open_stream(under_test)
     chance = random.Random(15)
     for _ in range(NUM_INTERRUPTIONS):
         words = WORDS[: chance.randrange(1, len(WORDS) + 1)]
@@ -172,8 +172,8 @@ def test_interruptions_at_random_times_free_all_slots(
         else:
             time.sleep(chance.random() / 50)
         stream.stop()
-    wait_until(lambda: at_hand.is_free, LIMIT_S)
-    at_hand.speak_briefly()
+    wait_until(lambda: under_test.is_free, LIMIT_S)
+    under_test.speak_briefly()
     PyAudio.played.clear()
     stream.feed(TEXT)
     stream.play()

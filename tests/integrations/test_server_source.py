@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.scripted_tts import Plan
-from tests.support.voice_sources import LIMIT_S, VoiceAtHand, speaking, voice_at_hand
+from tests.support.voice_sources import LIMIT_S, VoiceUnderTest, speaking, voice_under_test
 from vivace.errors import RequestError, ServerError
 from vivace.integrations.server import ServerSource, as_error, socket_url
 from vivace.integrations.source import open_source
@@ -19,13 +19,13 @@ TEXT = "Hello there, this is an agent."
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VoiceAtHand]:
-    with voice_at_hand("over a socket", tmp_path_factory.mktemp("voices")) as served:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VoiceUnderTest]:
+    with voice_under_test("over a socket", tmp_path_factory.mktemp("voices")) as served:
         yield served
 
 
 @pytest.fixture
-def at_hand(served: VoiceAtHand) -> Iterator[VoiceAtHand]:
+def under_test(served: VoiceUnderTest) -> Iterator[VoiceUnderTest]:
     yield served
     served.backend.default, served.backend.step_s = Plan(), 0.0
 
@@ -55,9 +55,9 @@ async def read(source: ServerSource, text: AsyncIterator[str] | str, rate: int =
     return bytes(pcm)
 
 
-def test_connection_is_reused_for_the_next_text(at_hand: VoiceAtHand) -> None:
+def test_connection_is_reused_for_the_next_text(under_test: VoiceUnderTest) -> None:
     async def test() -> None:
-        source = ServerSource(str(at_hand.voice))
+        source = ServerSource(str(under_test.voice))
         await source.prepare()
         (connection,) = source._idle
         assert len(await read(source, TEXT)) == 25 * 1_920 * 2
@@ -70,9 +70,9 @@ def test_connection_is_reused_for_the_next_text(at_hand: VoiceAtHand) -> None:
     run(test)
 
 
-def test_concurrent_texts_use_separate_connections(at_hand: VoiceAtHand) -> None:
+def test_concurrent_texts_use_separate_connections(under_test: VoiceUnderTest) -> None:
     async def test() -> None:
-        source = ServerSource(str(at_hand.voice))
+        source = ServerSource(str(under_test.voice))
         both = await asyncio.gather(read(source, words()), read(source, TEXT))
         assert [len(one) for one in both] == [25 * 1_920 * 2] * 2
         assert len(source._idle) == 2
@@ -81,43 +81,43 @@ def test_concurrent_texts_use_separate_connections(at_hand: VoiceAtHand) -> None
     run(test)
 
 
-def test_abandoned_speech_is_cancelled_and_its_connection_kept(at_hand: VoiceAtHand) -> None:
-    at_hand.speak_at_length(0.001)
+def test_abandoned_speech_is_cancelled_and_its_connection_kept(under_test: VoiceUnderTest) -> None:
+    under_test.speak_at_length(0.001)
 
     async def test() -> None:
-        source = ServerSource(str(at_hand.voice))
+        source = ServerSource(str(under_test.voice))
         async with aclosing(source.speak(words(), 24_000)) as speech:  # type: ignore[type-var]
             await speech.__anext__()
             await speech.__anext__()
         await asyncio.gather(*source._tasks)
         assert len(source._idle) == 1
-        await at_hand.wait_free()
-        at_hand.speak_briefly()
+        await under_test.wait_free()
+        under_test.speak_briefly()
         assert len(await read(source, words())) == 25 * 1_920 * 2
         await source.aclose()
 
     run(test)
 
 
-def test_closed_source_ends_its_speech(at_hand: VoiceAtHand) -> None:
-    at_hand.speak_at_length(0.001)
+def test_closed_source_ends_its_speech(under_test: VoiceUnderTest) -> None:
+    under_test.speak_at_length(0.001)
 
     async def test() -> None:
-        source, pcm = ServerSource(str(at_hand.voice)), bytearray()
+        source, pcm = ServerSource(str(under_test.voice)), bytearray()
         reading = asyncio.ensure_future(receive(source, words(), pcm))
         while not pcm:
             await asyncio.sleep(0.002)
         await source.aclose()
         with pytest.raises(ServerError, match="ended before the speech did"):
             await reading
-        await at_hand.wait_free()
+        await under_test.wait_free()
 
     run(test)
 
 
-def test_closed_connection_is_replaced(at_hand: VoiceAtHand) -> None:
+def test_closed_connection_is_replaced(under_test: VoiceUnderTest) -> None:
     async def test() -> None:
-        source = ServerSource(str(at_hand.voice))
+        source = ServerSource(str(under_test.voice))
         await source.prepare()
         await source._idle[0].close()
         assert len(await read(source, TEXT)) == 25 * 1_920 * 2
@@ -126,13 +126,13 @@ def test_closed_connection_is_replaced(at_hand: VoiceAtHand) -> None:
     run(test)
 
 
-def test_error_of_the_text_iterator_is_raised_after_its_audio(at_hand: VoiceAtHand) -> None:
+def test_error_of_the_text_iterator_is_raised_after_its_audio(under_test: VoiceUnderTest) -> None:
     async def broken() -> AsyncIterator[str]:
         yield TEXT
         raise LookupError("the language model left")
 
     async def test() -> None:
-        source, pcm = ServerSource(str(at_hand.voice)), bytearray()
+        source, pcm = ServerSource(str(under_test.voice)), bytearray()
         with pytest.raises(LookupError, match="the language model left"):
             await receive(source, broken(), pcm)
         assert len(pcm) == 25 * 1_920 * 2
@@ -142,9 +142,9 @@ def test_error_of_the_text_iterator_is_raised_after_its_audio(at_hand: VoiceAtHa
     run(test)
 
 
-def test_request_rejected_by_the_server_raises_request_error(at_hand: VoiceAtHand) -> None:
+def test_request_rejected_by_the_server_raises_request_error(under_test: VoiceUnderTest) -> None:
     async def test() -> None:
-        source = ServerSource(str(at_hand.voice))
+        source = ServerSource(str(under_test.voice))
         for options, message in (
             ({"voice": "nobody"}, "the server: no voice named 'nobody'"),
             ({"language": "klingon"}, "the server: no language named 'klingon'"),
@@ -160,11 +160,11 @@ def test_request_rejected_by_the_server_raises_request_error(at_hand: VoiceAtHan
     run(test)
 
 
-def test_failed_speech_raises_server_error(at_hand: VoiceAtHand) -> None:
-    at_hand.backend.default = Plan(100, fails_at=50)
+def test_failed_speech_raises_server_error(under_test: VoiceUnderTest) -> None:
+    under_test.backend.default = Plan(100, fails_at=50)
 
     async def test() -> None:
-        source, pcm = ServerSource(str(at_hand.voice)), bytearray()
+        source, pcm = ServerSource(str(under_test.voice)), bytearray()
         with pytest.raises(ServerError):
             await receive(source, TEXT, pcm)
         assert pcm
@@ -175,8 +175,8 @@ def test_failed_speech_raises_server_error(at_hand: VoiceAtHand) -> None:
 
 def test_wrong_key_raises_with_a_hint(tmp_path: Path) -> None:
     async def test() -> None:
-        with voice_at_hand("over a socket", tmp_path, api_keys=("right",)) as at_hand:
-            url = str(at_hand.voice)
+        with voice_under_test("over a socket", tmp_path, api_keys=("right",)) as under_test:
+            url = str(under_test.voice)
             with pytest.raises(RequestError, match=r"answered 40\d; does it need a key"):
                 await read(ServerSource(url, api_key="wrong"), TEXT)
             source = open_source(url, "right")

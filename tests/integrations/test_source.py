@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.voice_sources import voice_at_hand
+from tests.support.voice_sources import voice_under_test
 from vivace import TTS
 from vivace.audio.resample import StreamResampler
 from vivace.integrations.source import LocalSource, Sound, pcm_bytes
@@ -25,10 +25,10 @@ def speak(tts: TTS, rate: int) -> list[Sound]:
 def test_local_source_yields_all_resampled_samples_and_no_empty_sound(
     tmp_path: Path, rate: int
 ) -> None:
-    with voice_at_hand("in process", tmp_path) as at_hand:
-        assert isinstance(at_hand.voice, TTS)
-        sounds = speak(at_hand.voice, rate)
-        whole = at_hand.voice.speak("Hello there.", seed=7, trim=False).samples
+    with voice_under_test("in process", tmp_path) as under_test:
+        assert isinstance(under_test.voice, TTS)
+        sounds = speak(under_test.voice, rate)
+        whole = under_test.voice.speak("Hello there.", seed=7, trim=False).samples
     resampler = StreamResampler(24_000, rate)
     expected = np.concatenate([resampler.process(whole), resampler.finish()])
     received = np.frombuffer(b"".join(sound.pcm for sound in sounds), "<i2")

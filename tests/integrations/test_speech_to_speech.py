@@ -97,7 +97,7 @@ def test_interrupted_turn_is_followed_by_the_next(scope: Any, scripted: Scripted
     assert len(first) == 30
 
 
-def test_settings_of_the_seed_document_speak(scope: Any, scripted: ScriptedSpeech) -> None:
+def test_settings_of_the_handler_speak(scope: Any, scripted: ScriptedSpeech) -> None:
     """Chunk size, language and voice per turn; whole and streamed layouts."""
     handler = open_handler(
         scope, streaming_chunk_size=4, language="en", non_streaming_mode=False, blocksize=1_024

@@ -27,7 +27,7 @@ from vivace.model import config
 
 CPU = torch.device("cpu")
 MODEL, CODEC = "config.json", "speech_tokenizer/config.json"
-# A parser of hostile files is given little: what it asks beyond that is a MemoryError or a kill.
+# Memory limit for parsers of hostile files; above it, a MemoryError or a kill follows.
 CHILD = """
 import json, resource, sys, torch
 from pathlib import Path
@@ -125,7 +125,7 @@ def test_every_wrong_config_number_is_refused_quickly(folder: Path, stride: int)
     )
     answers = [json.loads(line) for line in child.stdout.splitlines()]
     last = cases[min(len(answers), len(cases) - 1)]
-    assert len(answers) == len(cases), f"the child died of {last}: {child.stderr[-500:]}"
+    assert len(answers) == len(cases), f"the child was terminated by {last}: {child.stderr[-500:]}"
     for case, (answer, cpu_s) in zip(cases, answers, strict=True):
         assert not answer.startswith("BROKEN"), (case, answer)
         assert cpu_s < MAX_CPU_S, (case, answer)

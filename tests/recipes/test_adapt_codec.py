@@ -10,7 +10,7 @@ import torch
 
 from recipes.mini_voice import warp
 from tests.finetune.recordings import write_ljspeech
-from tests.support import warm
+from tests.support import fork_server
 from tests.support.project import ROOT
 from vivace.checkpoint import EMBEDDED
 from vivace.finetune.sources import Defaults, Entry, read_rows
@@ -30,7 +30,7 @@ def test_stage_writes_a_decoder_and_codes_of_every_recording(tmp_path: Path) -> 
     data = write_ljspeech(tmp_path / "data", 2, seconds=1.0)
     out = tmp_path / "base"
     sizes = [part for key, size in SIZES.items() for part in ("--set", f"adapt_codec.{key}={size}")]
-    done = warm.run(
+    done = fork_server.run(
         RUN, str(ROOT), "--data", str(data), "--out", str(out), "--shared", str(tmp_path), *sizes
     )
     assert done.returncode == 0, done.stderr

@@ -143,18 +143,18 @@ def tabulate(results: list[Result]) -> Iterator[str]:
     yield "| goal | cases | result | control | minutes |"
     yield "|---|---|---|---|---|"
     for each in sorted(results, key=lambda each: int(each.id[1:])):
-        held = f"held ({each.passed} tests)" if each.is_held else "; ".join(each.failed)
+        outcome = f"passed ({each.passed} tests)" if each.is_held else "; ".join(each.failed)
         skipped = f", {len(each.skipped)} skipped" if each.skipped else ""
-        missed = f", NOT found out: {'; '.join(each.controls_failed)}"
-        control = f"{each.controls} found out{missed if each.controls_failed else ''}"
+        missed = f", NOT detected: {'; '.join(each.controls_failed)}"
+        control = f"{each.controls} detected{missed if each.controls_failed else ''}"
         yield (
-            f"| {each.id} {each.name} | {each.cases:,} | {held or 'nothing ran'}{skipped} "
+            f"| {each.id} {each.name} | {each.cases:,} | {outcome or 'nothing ran'}{skipped} "
             f"| {control} | {each.seconds / 60:.1f} |"
         )
 
 
 def summarize(results: list[Result]) -> Counter[str]:
-    return Counter("held" if each.is_held else "not held" for each in results)
+    return Counter("passed" if each.is_held else "failed" for each in results)
 
 
 class Report:

@@ -23,7 +23,7 @@ import numpy as np
 import soundfile
 from websockets.exceptions import WebSocketException
 
-from tests.support.leaving_clients import DIALECTS, Exchange
+from tests.support.disconnecting_clients import PROTOCOLS, Exchange
 
 LIMIT_S = 120.0  # a longer conversation counts as hung
 SPEECH = "/v1/audio/speech"
@@ -38,7 +38,7 @@ RECORDINGS = ("WAV", "FLAC", "OGG", "MP3")
 
 @dataclass(frozen=True)
 class Remote:
-    """A server in another process, for the clients of `leaving_clients`."""
+    """A server in another process, for the clients of `disconnecting_clients`."""
 
     port: int
     wyoming_port: int
@@ -90,14 +90,14 @@ def speak_events(remote: Remote, chance: random.Random) -> str | None:
 
 def talk(remote: Remote, chance: random.Random) -> str | None:
     """Speak over a socket protocol or Wyoming until the end."""
-    names = sorted(set(DIALECTS) - {"http", "http-sse", "http-whole"})
-    DIALECTS[chance.choice(names)](remote, "ended")(chance.random() < 0.2)  # type: ignore[arg-type]
+    names = sorted(set(PROTOCOLS) - {"http", "http-sse", "http-whole"})
+    PROTOCOLS[chance.choice(names)](remote, "ended")(chance.random() < 0.2)  # type: ignore[arg-type]
     return None
 
 
 def leave(remote: Remote, chance: random.Random) -> str | None:
     exchange = Exchange(
-        chance.choice(sorted(DIALECTS)), chance.choice(LEAVING), is_reset=chance.random() < 0.5
+        chance.choice(sorted(PROTOCOLS)), chance.choice(LEAVING), is_reset=chance.random() < 0.5
     )
     exchange.go(remote)  # type: ignore[arg-type]
     return None

@@ -17,15 +17,15 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.figures import percentile, record
-from tests.support.leaving_clients import (
-    DIALECTS,
+from tests.support.disconnecting_clients import (
     ENDLESS,
     POINTS,
+    PROTOCOLS,
     Exchange,
     every_exchange,
     run_exchanges,
 )
+from tests.support.figures import percentile, record
 from tests.support.resource_counts import LIMIT_S, ResourceCounts, find_leaks
 from tests.support.scripted_tts import SAMPLES_PER_FRAME, Plan, ScriptedSpeech
 from tests.support.serving import Running, running
@@ -74,7 +74,7 @@ def server(backend: ScriptedSpeech, tmp_path_factory: pytest.TempPathFactory) ->
         port=0,
         voices=voices,
         drain_timeout_s=1.0,
-        wyoming_port=0 if "wyoming" in DIALECTS else None,
+        wyoming_port=0 if "wyoming" in PROTOCOLS else None,
     )
     with running(settings, backend.load) as server:
         warm_up(server)
@@ -83,7 +83,7 @@ def server(backend: ScriptedSpeech, tmp_path_factory: pytest.TempPathFactory) ->
 
 def warm_up(server: Running) -> None:
     """Run every protocol once to its end, so that threads and imports exist before counting."""
-    for enter in DIALECTS.values():
+    for enter in PROTOCOLS.values():
         enter(server, "ended")(False)
 
 
@@ -130,7 +130,7 @@ def test_disconnect_releases_all_resources_and_affects_no_other_client(
         record(
             "G1 leaving",
             visits=num_visits,
-            dialects=len(DIALECTS),
+            dialects=len(PROTOCOLS),
             points=len(POINTS),
             leaks=0,
             peer_speeches=len(received),
@@ -142,10 +142,10 @@ def test_disconnect_releases_all_resources_and_affects_no_other_client(
 # -- time to the engine --------------------------------------------------------------------------
 
 ASKING = [
-    Exchange(dialect, "asked", is_reset)
-    for dialect in DIALECTS
+    Exchange(protocol, "asked", is_reset)
+    for protocol in PROTOCOLS
     for is_reset in (True, False)
-    if dialect != "omni-ahead"  # reverts the patch
+    if protocol != "omni-ahead"  # reverts the patch
 ]
 
 
@@ -174,7 +174,7 @@ def test_disconnect_during_a_turn_reaches_the_engine(
     server: Running, backend: ScriptedSpeech
 ) -> None:
     with blocked_backend(backend):
-        goings = [(DIALECTS[each.dialect](server, "asked"), each.is_reset) for each in ASKING]
+        goings = [(PROTOCOLS[each.protocol](server, "asked"), each.is_reset) for each in ASKING]
         wait_until(lambda: server.context.streams.num_active == len(ASKING))
         for go, is_reset in goings:
             go(is_reset)
@@ -184,7 +184,7 @@ def test_disconnect_during_a_turn_reaches_the_engine(
 
 def may_be_half_closed(exchange: Exchange) -> bool:
     """Whether the server cannot tell a close from a half-close: an HTTP FIN before the response."""
-    return exchange.dialect.startswith("http") and not exchange.is_reset
+    return exchange.protocol.startswith("http") and not exchange.is_reset
 
 
 @pytest.mark.slow  # needs a quiet machine
@@ -199,7 +199,7 @@ def test_disconnect_reaches_the_engine_in_time(
     engine, waited = model.tts.engine, []
     for exchange in [each for each in ASKING if may_be_half_closed(each) == is_half] * 10:
         assert is_engine_empty(server)
-        go = DIALECTS[exchange.dialect](server, "asked")
+        go = PROTOCOLS[exchange.protocol](server, "asked")
         wait_until(lambda: engine.num_running == 1)
         began = time.monotonic()
         go(exchange.is_reset)
@@ -230,7 +230,7 @@ async def cancel_nothing(tasks: list[asyncio.Task[Any]]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dialect", "target", "name", "broken"),
+    ("protocol", "target", "name", "broken"),
     [
         ("http-whole", response_module, "run_while_connected", run_without_disconnects),
         ("omni", session_module, "cancel_all", cancel_nothing),
@@ -240,14 +240,14 @@ def test_control_server_that_ignores_disconnects_is_detected(
     server: Running,
     backend: ScriptedSpeech,
     monkeypatch: pytest.MonkeyPatch,
-    dialect: str,
+    protocol: str,
     target: object,
     name: str,
     broken: object,
 ) -> None:
     monkeypatch.setattr(target, name, broken)
     with blocked_backend(backend):
-        go = DIALECTS[dialect](server, "asked")
+        go = PROTOCOLS[protocol](server, "asked")
         wait_until(lambda: server.context.streams.num_active == 1)
         go(True)
         assert not is_engine_empty(server, timeout_s=0.5)

@@ -27,8 +27,8 @@ import pytest
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
 
+from tests.support.disconnecting_clients import TALKS
 from tests.support.figures import record
-from tests.support.leaving_clients import TALKS
 from tests.support.network import free_port, is_free
 from tests.support.project import ROOT
 from tests.support.scripted_tts import Plan, ScriptedSpeech

@@ -19,7 +19,7 @@ from websockets.exceptions import ConnectionClosed
 from tests.support.figures import record
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
-from tests.support.websocket_client import OMNI, audio, talking, wait_until
+from tests.support.websocket_client import OMNI, audio, connected, wait_until
 from vivace.serve.settings import ServeSettings
 from vivace.serve.sockets import session as session_module
 
@@ -99,7 +99,7 @@ def check_afterwards(server: Running, caplog: pytest.LogCaptureFixture) -> None:
     wait_until(lambda: server.context.streams.num_active == 0)
     errors = [each for each in caplog.records if each.levelno >= logging.ERROR]
     assert [each.getMessage() for each in errors if each.name != "websockets.client"] == []
-    with talking(server) as talk:
+    with connected(server) as talk:
         talk.send("session.config", response_format="pcm")
         assert len(audio(talk.speak("One."))) == 3 * 3_840
 
@@ -133,7 +133,7 @@ def attack_with_messages(server: Running, path: str, num_examples: int) -> int:
     @given(st.lists(messages(path), min_size=1, max_size=12))
     def attack(sent: list[str | bytes]) -> None:
         nonlocal num_messages
-        with talking(server, path) as talk:
+        with connected(server, path) as talk:
             try:
                 for message in sent:
                     talk.socket.send(message)
@@ -192,7 +192,7 @@ def test_random_websocket_frames_are_harmless(
     )
     def attack(sent: list[bytes]) -> None:
         nonlocal num_frames
-        with talking(server, close_timeout=0.1) as talk:
+        with connected(server, close_timeout=0.1) as talk:
             try:
                 for part in sent:
                     talk.socket.socket.sendall(part)

@@ -56,7 +56,7 @@ def test_report_names_a_control_that_detected_nothing(tmp_path: Path) -> None:
     assert not result.is_held
     row = list(tabulate([result]))[-1]
     assert "test_b[x]: no" in row
-    assert "NOT found out: test_c[2]" in row
+    assert "NOT detected: test_c[2]" in row
 
 
 def test_goal_passes_with_run_tests_and_detected_controls() -> None:

@@ -19,7 +19,7 @@ import pytest
 
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
-from tests.support.websocket_client import talking, wait_until
+from tests.support.websocket_client import connected, wait_until
 from vivace import TTS
 from vivace.backends.base import Frames, Slot
 from vivace.serve.settings import ModelSpec, ServeSettings
@@ -73,7 +73,7 @@ class HungServer:
         self.threads[-1].start()
 
     def _talk(self, name: str) -> None:
-        with talking(self.server) as talk:
+        with connected(self.server) as talk:
             talk.send("session.config", response_format="pcm", **ENDLESS)
             talk.send("input.text", text="Hello.")
             talk.send("input.done")

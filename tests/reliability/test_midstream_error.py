@@ -21,8 +21,8 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
+from tests.support.disconnecting_clients import TALKS
 from tests.support.figures import record
-from tests.support.leaving_clients import TALKS
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
 from vivace.errors import NumericError
@@ -193,9 +193,9 @@ def test_client_detects_a_truncation_at_any_position(
 # -- socket clients ------------------------------------------------------------------------------
 
 
-def accepts_as_complete(server: Running, dialect: str) -> bool:
+def accepts_as_complete(server: Running, protocol: str) -> bool:
     """Whether the client receives the final message of its protocol without an error before."""
-    talk = TALKS[dialect]
+    talk = TALKS[protocol]
     words, num_bytes = list[str](), 0
     try:
         with connect(f"ws{server.url[4:]}{talk.path}", proxy=None, max_size=None) as opened:
@@ -218,7 +218,7 @@ def accepts_as_complete(server: Running, dialect: str) -> bool:
 SOCKETS = ("omni", "elevenlabs", "realtime")
 
 
-@pytest.mark.parametrize("dialect", SOCKETS)
+@pytest.mark.parametrize("protocol", SOCKETS)
 @pytest.mark.parametrize(
     "positions", [FEW, pytest.param(MANY, marks=pytest.mark.slow)], ids=["few", "many"]
 )
@@ -226,16 +226,16 @@ def test_truncated_socket_speech_is_visible(
     server: Running,
     backend: ScriptedSpeech,
     monkeypatch: pytest.MonkeyPatch,
-    dialect: str,
+    protocol: str,
     positions: tuple[int, ...],
 ) -> None:
-    assert accepts_as_complete(server, dialect)  # a complete speech is accepted
+    assert accepts_as_complete(server, protocol)  # a complete speech is accepted
     num_taken = 0
     for position in positions:
         monkeypatch.setattr(backend, "default", Plan(NUM_FRAMES, fails_at=position))
-        num_taken += accepts_as_complete(server, dialect)
+        num_taken += accepts_as_complete(server, protocol)
     if positions is MANY:
-        record(f"G12 {dialect}", positions=len(positions), taken_for_whole=num_taken)
+        record(f"G12 {protocol}", positions=len(positions), taken_for_whole=num_taken)
     assert num_taken == 0
 
 
@@ -269,10 +269,10 @@ def test_control_client_accepts_a_truncation_with_a_clean_end(
     assert count_accepted(server, read, {"stream_format": stream_format}, (8, 16)) == 2
 
 
-@pytest.mark.parametrize("dialect", SOCKETS)
+@pytest.mark.parametrize("protocol", SOCKETS)
 def test_control_socket_client_accepts_a_truncation_with_a_clean_end(
-    server: Running, backend: ScriptedSpeech, monkeypatch: pytest.MonkeyPatch, dialect: str
+    server: Running, backend: ScriptedSpeech, monkeypatch: pytest.MonkeyPatch, protocol: str
 ) -> None:
     monkeypatch.setattr(PreparedSpeech, "_send_chunks", end_cleanly)
     monkeypatch.setattr(backend, "default", Plan(NUM_FRAMES, fails_at=16))
-    assert accepts_as_complete(server, dialect)
+    assert accepts_as_complete(server, protocol)

@@ -18,7 +18,7 @@ import pytest
 
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
-from tests.support.websocket_client import talking, wait_until
+from tests.support.websocket_client import connected, wait_until
 from vivace.engine.wait import WaitEstimator
 from vivace.serve import speech
 from vivace.serve.admission import Admission
@@ -215,7 +215,7 @@ def test_elevenlabs_request_is_refused_too(busy: Opened) -> None:
 
 def test_socket_utterance_is_refused_and_the_session_goes_on(busy: Opened) -> None:
     server, backend = busy
-    with talking(server) as talk:
+    with connected(server) as talk:
         talk.send("session.config", response_format="pcm")
         with filled(server):
             refused = talk.speak("Hello.")[0]

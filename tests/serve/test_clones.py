@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.support.serving import Running, running
-from tests.support.websocket_client import talking
+from tests.support.websocket_client import connected
 from vivace import TTS
 from vivace.audio.clip import encode
 from vivace.serve.settings import ModelSpec, ServeSettings
@@ -116,7 +116,7 @@ def test_recording_sent_over_http_and_socket_is_cloned_once(
 ) -> None:
     sample = recording(seed=77)
     assert ask(client, ref_audio=sample).status_code == 200
-    with talking(server) as talk:
+    with connected(server) as talk:
         fields = {"ref_audio": sample, "response_format": "pcm", "seed": 3, "max_new_tokens": 4}
         talk.send("session.config", **fields)
         talk.speak("Hello.")

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.scripted_attention import FollowedBackend, early_end
 from tests.support.serving import Running, running
-from tests.support.websocket_client import talking
+from tests.support.websocket_client import connected
 from vivace.engine.utterance import MAX_RETRIES
 from vivace.serve.logs import JsonFormatter
 from vivace.serve.settings import ServeSettings
@@ -90,7 +90,7 @@ def test_whole_response_headers_count_missing_words(server: Running) -> None:
 
 
 def test_omni_socket_done_message_reports_missing_words(server: Running) -> None:
-    with talking(server) as talk:
+    with connected(server) as talk:
         talk.send("session.config", response_format="pcm", seed=BROKEN)
         [done] = [m for m in talk.speak(TEXT) if isinstance(m, dict) and m["type"] == "audio.done"]
     assert done["missing_words"][-1] == "canal."

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.scripted_tts import ScriptedSpeech
 from tests.support.serving import Running, running
-from tests.support.websocket_client import talking
+from tests.support.websocket_client import connected
 from vivace.serve.settings import ServeSettings
 
 LIMIT_S = 60.0
@@ -113,7 +113,7 @@ def test_speech_error_names_the_alias_that_was_sent(
 def test_elevenlabs_socket_error_begins_with_the_clients_field(
     server: Running, message: dict[str, Any], words: str
 ) -> None:
-    with talking(server, "/v1/text-to-speech/alloy/stream-input") as talk:
+    with connected(server, "/v1/text-to-speech/alloy/stream-input") as talk:
         talk.send(**message)
         answer = talk.read()
     assert isinstance(answer, dict)
@@ -122,7 +122,7 @@ def test_elevenlabs_socket_error_begins_with_the_clients_field(
 
 @pytest.mark.parametrize("text", ["  ", "!!!", "Hi " * MAX_CHARS])
 def test_omni_error_of_the_text_names_text(server: Running, text: str) -> None:
-    with talking(server, "/v1/audio/speech/stream") as talk:
+    with connected(server, "/v1/audio/speech/stream") as talk:
         talk.send("session.config", voice="alloy")
         talk.send("input.text", text=text)
         talk.send("input.done")
@@ -152,7 +152,7 @@ def test_omni_error_of_the_text_names_text(server: Running, text: str) -> None:
 def test_realtime_error_names_the_path_of_the_field(
     server: Running, kind: str, message: dict[str, Any], param: str
 ) -> None:
-    with talking(server, "/v1/realtime") as talk:
+    with connected(server, "/v1/realtime") as talk:
         talk.until("session.created")
         talk.send(kind, **message)
         answer = talk.read()

@@ -13,7 +13,7 @@ import pytest
 from tests.support.recording_backend import text_ids
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
-from tests.support.websocket_client import talking
+from tests.support.websocket_client import connected
 from vivace.backends.base import Slot
 from vivace.errors import LexiconError
 from vivace.prompt import Prompt
@@ -72,7 +72,7 @@ def test_request_lexicon_overrides_the_servers(server: Running, backend: Recordi
 
 
 def test_lexicon_applies_to_websocket_text(server: Running, backend: Recording) -> None:
-    with talking(server) as talk:
+    with connected(server) as talk:
         talk.send("session.config", response_format="pcm", lexicon={"vivace": "xylophones"})
         talk.speak("Viva", "ce, a GIF.")
     begun = last_text(server, backend)  # the prompt of a live text contains its first ids

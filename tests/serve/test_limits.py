@@ -260,7 +260,7 @@ def test_skipped_characters_are_named_up_to_the_limit_and_all_are_counted(extra:
     assert unquote(names) == "".join(characters[: response.MAX_SKIPPED_CHARS])
 
 
-# -- what is remembered --------------------------------------------------------------------------
+# -- caches and histories ------------------------------------------------------------------------
 
 
 def is_refused(limiter: Access, name: str) -> bool:

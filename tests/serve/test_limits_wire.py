@@ -16,7 +16,7 @@ import pytest
 from tests.support.raw_http import LIMIT_S, read_all
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
-from tests.support.websocket_client import OMNI, Talk, audio, talking
+from tests.support.websocket_client import OMNI, SocketClient, audio, connected
 from vivace.live_text import LiveText
 from vivace.serve import enrol, http_protocol, middleware, websocket_protocol
 from vivace.serve.errors import RefusedError
@@ -55,7 +55,7 @@ def blocked(backend: ScriptedSpeech) -> Iterator[None]:
     backend.is_open.set()
 
 
-def answers_error(talk: Talk) -> bool:
+def answers_error(talk: SocketClient) -> bool:
     """Whether the next message is an error, in any protocol."""
     message = talk.read()
     assert isinstance(message, dict)
@@ -70,7 +70,7 @@ def test_message_beyond_its_byte_limit_closes_the_connection(server: Running, ex
     empty = json.dumps({"type": "input.text", "text": ""})
     message = empty.replace('""', '"' + "x" * (MESSAGE_BYTES + extra - len(empty)) + '"')
     assert len(message) == MESSAGE_BYTES + extra
-    with talking(server) as talk:
+    with connected(server) as talk:
         talk.send("session.config", response_format="pcm")
         talk.send_raw(message)
         talk.send("input.done")
@@ -88,7 +88,7 @@ def test_message_beyond_its_fragment_limit_closes_the_connection(
     # The client adds an empty last fragment.
     num_pieces = websocket_protocol.MAX_FRAGMENTS - 1 + extra
     pieces = [text, *[" "] * (num_pieces - 1)]
-    with talking(server) as talk:
+    with connected(server) as talk:
         talk.socket.send(pieces)
         if extra:
             assert talk.until_closed()[1] == websocket_protocol.TOO_BIG
@@ -118,7 +118,7 @@ def test_header_bytes_beyond_the_limit_are_parsed(extra: int) -> None:
 
 @pytest.mark.parametrize("extra", [-1, 0])
 def test_invalid_messages_at_their_limit_close_the_connection(server: Running, extra: int) -> None:
-    with talking(server) as talk:
+    with connected(server) as talk:
         for _ in range(session.MAX_BAD + extra):
             talk.send("nonsense")
             assert answers_error(talk)
@@ -135,7 +135,7 @@ def test_message_burst_beyond_its_limit_closes_the_connection(
 ) -> None:
     monkeypatch.setattr(session, "MAX_BURST", 20.0)
     monkeypatch.setattr(session, "MESSAGE_RATE", 1e-9)
-    with talking(server) as talk:
+    with connected(server) as talk:
         talk.send("session.config", response_format="pcm")
         for _ in range(int(session.MAX_BURST) - 2 + extra):
             talk.send("input.text", text="One. ")
@@ -171,7 +171,7 @@ def test_close_reason_is_truncated_at_its_byte_limit(reason: str, expected: str)
 
 
 def test_utterance_beyond_the_pending_limit_is_refused(server: Running, blocked: None) -> None:
-    with talking(server, OMNI) as talk:
+    with connected(server, OMNI) as talk:
         talk.send("session.config", response_format="pcm")
         for number in range(MAX_UTTERANCES):
             talk.send("input.text", text="One.", context_id=str(number))
@@ -185,7 +185,7 @@ def test_utterance_beyond_the_pending_limit_is_refused(server: Running, blocked:
 
 
 def test_context_beyond_the_limit_is_refused(server: Running, blocked: None) -> None:
-    with talking(server, MULTI) as talk:
+    with connected(server, MULTI) as talk:
         for number in range(elevenlabs.MAX_CONTEXTS):
             talk.send(text=" ", context_id=str(number))
         talk.send(text="Hello. ", context_id="0")  # an open context still accepts text
@@ -198,7 +198,7 @@ def test_flush_beyond_the_pending_limit_is_refused(
     server: Running, blocked: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(elevenlabs, "MAX_UTTERANCES", 3)
-    with talking(server, SINGLE) as talk:
+    with connected(server, SINGLE) as talk:
         talk.send(text=" ")
         for _ in range(elevenlabs.MAX_UTTERANCES):
             talk.send(text="Hello. ", flush=True)
@@ -213,7 +213,7 @@ def test_item_beyond_the_pending_limit_is_refused(
     monkeypatch.setattr(realtime, "MAX_ITEMS", 3)
     content = [{"type": "input_text", "text": "One."}]
     item = {"type": "message", "role": "user", "content": content}
-    with talking(server, REALTIME) as talk:
+    with connected(server, REALTIME) as talk:
         talk.until("session.created")
         for _ in range(realtime.MAX_ITEMS):
             talk.send("conversation.item.create", item=item)

@@ -13,8 +13,8 @@ import pytest
 from tests.support.c2pa_chain import write_chain
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
-from tests.support.websocket_client import talking
-from tests.support.wyoming_client import talking as wyoming_talking
+from tests.support.websocket_client import connected
+from tests.support.wyoming_client import connected as wyoming_talking
 from vivace.errors import RequestError
 from vivace.mark.c2pa import read_manifest
 from vivace.serve.setting_sources import resolve_settings
@@ -87,7 +87,7 @@ def test_unknown_provenance_is_rejected(server: Running, provenance: str) -> Non
 
 
 def test_realtime_response_has_the_provenance(server: Running) -> None:
-    with talking(server, "/v1/realtime") as talk:
+    with connected(server, "/v1/realtime") as talk:
         content = [{"type": "input_text", "text": "Hello."}]
         item = {"type": "message", "role": "user", "content": content}
         talk.send("response.create", response={"conversation": "none", "input": [item]})

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
-from tests.support.websocket_client import talking
+from tests.support.websocket_client import connected
 from vivace.serve.request import SpeechRequest
 from vivace.serve.settings import ServeSettings
 from vivace.speech import BOUNDS
@@ -90,7 +90,7 @@ def test_number_beyond_its_bounds_is_refused_over_http(client: httpx.Client, nam
 @pytest.mark.parametrize("name", NUMBERS)
 def test_number_at_its_bounds_is_served_over_a_socket(server: Running, name: str) -> None:
     for value in at_bounds(name):
-        with talking(server) as talk:
+        with connected(server) as talk:
             talk.send("session.config", **{**BESIDE.get(name, {}), name: value})
             messages = talk.speak("Hello.")
         assert any(isinstance(message, bytes) for message in messages), (value, messages)
@@ -98,7 +98,7 @@ def test_number_at_its_bounds_is_served_over_a_socket(server: Running, name: str
 
 @pytest.mark.parametrize("name", NUMBERS)
 def test_number_beyond_its_bounds_is_refused_over_a_socket(server: Running, name: str) -> None:
-    with talking(server) as talk:
+    with connected(server) as talk:
         for value in beyond(name):
             talk.send("session.config", **{name: value})
             error = talk.read()
@@ -129,7 +129,7 @@ def test_numbers_of_elevenlabs_have_the_same_bounds(
     path = "/v1/text-to-speech/alloy"
     answer = client.post(path, json={"text": "Hello.", **fields})
     assert answer.status_code == (200 if is_served else 400)
-    with talking(server, f"{path}/stream-input?output_format=pcm_24000") as talk:
+    with connected(server, f"{path}/stream-input?output_format=pcm_24000") as talk:
         talk.send(text=" ", **fields)
         talk.send(text="Hello. ")
         talk.send(text="")
@@ -153,7 +153,7 @@ def test_inactivity_timeout_at_its_bounds_is_taken_and_beyond_them_refused(
     server: Running, seconds: str, is_served: bool
 ) -> None:
     query = f"output_format=pcm_24000&inactivity_timeout={seconds}"
-    with talking(server, f"/v1/text-to-speech/alloy/stream-input?{query}") as talk:
+    with connected(server, f"/v1/text-to-speech/alloy/stream-input?{query}") as talk:
         talk.send(text="Hello. ")
         talk.send(text="")
         assert talk.until_closed()[1] == (1000 if is_served else 1008)
@@ -165,7 +165,7 @@ def test_inactivity_timeout_at_its_bounds_is_taken_and_beyond_them_refused(
 def test_speed_of_a_realtime_session_has_the_same_bounds(
     server: Running, speed: float, is_taken: bool
 ) -> None:
-    with talking(server, "/v1/realtime") as talk:
+    with connected(server, "/v1/realtime") as talk:
         talk.until("session.created")
         talk.send("session.update", session={"audio": {"output": {"speed": speed}}})
         answer = talk.read()

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.support.serving import Running
-from tests.support.websocket_client import audio, talking, types
+from tests.support.websocket_client import audio, connected, types
 from vivace import TTS, Word
 from vivace.serve.alignment import Aligner, as_milliseconds, as_seconds
 
@@ -67,7 +67,7 @@ def test_omni_word_timestamps_send_audio_in_json_and_words_last(
     server: Running, embedded: TTS
 ) -> None:
     config = {"response_format": "pcm", "seed": 7, "word_timestamps": True}
-    with talking(server) as talk:
+    with connected(server) as talk:
         talk.send("session.config", **config)
         start, *chunks, done, _ = talk.speak("Good evening, ", "Dr. Lee.")
         assert isinstance(start, dict)
@@ -92,7 +92,7 @@ def test_omni_word_timestamps_send_audio_in_json_and_words_last(
 
 
 def test_omni_word_events_are_sent_between_the_audio(server: Running, embedded: TTS) -> None:
-    with talking(server) as talk:
+    with connected(server) as talk:
         talk.send("session.config", response_format="pcm", seed=7, word_events=True)
         messages = talk.speak(TEXT)
         talk.send("session.config", response_format="pcm", seed=7, word_events=False)
@@ -126,7 +126,7 @@ def test_omni_word_events_are_sent_between_the_audio(server: Running, embedded: 
 def test_omni_word_timestamps_with_other_formats_are_refused(
     server: Running, fields: dict[str, Any]
 ) -> None:
-    with talking(server) as talk:
+    with connected(server) as talk:
         talk.send("session.config", **{"response_format": "pcm", "word_timestamps": True, **fields})
         answer = talk.read()
     assert isinstance(answer, dict)
@@ -215,7 +215,7 @@ def test_multi_stream_input_sends_alignments_of_every_context(
 ) -> None:
     """Without sync_alignment times count from the end of the last alignment, with it from 0."""
     query = "output_format=pcm_24000&seed=7" + "&sync_alignment=true" * is_synced
-    with talking(server, f"/v1/text-to-speech/alloy/multi-stream-input?{query}") as talk:
+    with connected(server, f"/v1/text-to-speech/alloy/multi-stream-input?{query}") as talk:
         for text, flush in (("Good evening, ", False), ("Dr. Lee.", True), ("Come in. ", True)):
             talk.send(text=text, flush=flush, context_id="a")
         talk.send(close_context=True, context_id="a")
@@ -244,14 +244,14 @@ def test_multi_stream_input_sends_alignments_of_every_context(
 def test_stream_input_sends_alignments_on_request(server: Running) -> None:
     path = "/v1/text-to-speech/alloy/stream-input?output_format=mp3_44100_128&seed=7"
     for query, text in (("", ""), ("&sync_alignment=true", "Hi there.")):
-        with talking(server, path + query) as talk:
+        with connected(server, path + query) as talk:
             for piece in (" ", "Hi there.", ""):
                 talk.send(text=piece)
             messages, code = talk.until_closed()
         assert code == 1000
         found = [one.get("alignment") for one in messages if isinstance(one, dict)]
         assert "".join(char for one in found if one for char in one["chars"]) == text
-    with talking(server, f"{path}&sync_alignment=perhaps") as talk:
+    with connected(server, f"{path}&sync_alignment=perhaps") as talk:
         talk.send(text=TEXT)
         messages, code = talk.until_closed()
     assert code == 1008

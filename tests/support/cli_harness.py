@@ -17,7 +17,7 @@ import pytest
 import soundfile
 
 import vivace
-from tests.support import warm
+from tests.support import fork_server
 from vivace.cli.main import main
 
 RUN = """
@@ -91,9 +91,9 @@ def run_python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def start(
     arguments: Sequence[object], *, players: Path | None = None, **options: Any
-) -> warm.Process:
+) -> fork_server.Process:
     """Start a command in a new process group, which `end_children` kills after the test."""
-    return warm.server().start(
+    return fork_server.server().start(
         RUN,
         [str(argument) for argument in arguments],
         env=environment(players),
@@ -109,7 +109,7 @@ def wait_until(is_so: Callable[[], bool], what: str, seconds: float = LIMIT_S) -
         time.sleep(0.02)
 
 
-def wait_until_it_waits(pid: int) -> None:
+def wait_until_asleep(pid: int) -> None:
     """Wait until a process sleeps in the kernel (a runnable process has state R)."""
     state = Path(f"/proc/{pid}/stat")
     if not state.exists():

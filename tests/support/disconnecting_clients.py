@@ -1,7 +1,7 @@
 """Clients of every protocol that disconnect at a chosen point, by FIN or by reset.
 
 A protocol function takes an exchange to a point and returns the function that disconnects.
-`DIALECTS` lists them all.
+`PROTOCOLS` lists all of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.support.serving import Running
 from vivace.serve.response import RESET
 
 TIMEOUT_S = 60.0
-ENDLESS = 14  # a seed, where a dialect has one
+ENDLESS = 14  # a seed, where a protocol has one
 POINTS = ("connected", "begun", "configured", "asked", "waited", "first", "midway", "ended")
 MIDWAY = 100_000  # bytes
 Words = dict[str, Any]
@@ -33,21 +33,21 @@ Leave = Callable[[bool], None]  # by reset, or by FIN
 
 @dataclass(frozen=True)
 class Exchange:
-    dialect: str
+    protocol: str
     point: str
     is_reset: bool
 
     def go(self, server: Running) -> None:
         """Run the exchange. A server that closes first is no failure."""
         with contextlib.suppress(ConnectionError, WebSocketException):
-            DIALECTS[self.dialect](server, self.point)(self.is_reset)
+            PROTOCOLS[self.protocol](server, self.point)(self.is_reset)
 
 
 def every_exchange() -> list[Exchange]:
     return [
-        Exchange(dialect, point, is_reset)
+        Exchange(protocol, point, is_reset)
         for point in POINTS
-        for dialect in DIALECTS
+        for protocol in PROTOCOLS
         for is_reset in (False, True)
     ]
 
@@ -103,7 +103,7 @@ def read_bytes(connection: socket.socket, most: int | None) -> None:
 
 
 @dataclass(frozen=True)
-class Talk:
+class SocketProtocol:
     """The messages of a socket client, and the text that marks the end of speech."""
 
     path: str
@@ -114,14 +114,14 @@ class Talk:
 
 
 TALKS = {
-    "omni": Talk(
+    "omni": SocketProtocol(
         "/v1/audio/speech/stream",
         {"type": "session.config", "response_format": "pcm"},
         {"type": "input.text", "text": "One. Two. Three. "},
         ({"type": "input.done"},),
         '"session.done"',
     ),
-    "omni-ahead": Talk(  # several utterances and a cancellation
+    "omni-ahead": SocketProtocol(  # several utterances and a cancellation
         "/v1/audio/speech/stream",
         {"type": "session.config", "response_format": "mp3"},
         {"type": "input.text", "text": "One. Two. Three. "},
@@ -132,14 +132,14 @@ TALKS = {
         ),
         '"audio.cancelled"',
     ),
-    "elevenlabs": Talk(
+    "elevenlabs": SocketProtocol(
         "/v1/text-to-speech/alloy/stream-input?output_format=pcm_24000",
         {"text": " "},
         {"text": "One. Two. Three. "},
         ({"text": ""},),
         '"isFinal":true',
     ),
-    "realtime": Talk(
+    "realtime": SocketProtocol(
         "/v1/realtime",
         {"type": "session.update", "session": {"type": "realtime"}},
         {
@@ -156,7 +156,7 @@ TALKS = {
 }
 
 
-def enter_socket(server: Running, point: str, talk: Talk) -> Leave:
+def enter_socket(server: Running, point: str, talk: SocketProtocol) -> Leave:
     if point == "connected":
         connection = socket.create_connection(("127.0.0.1", server.port), TIMEOUT_S)
         connection.sendall(f"GET {talk.path} HTTP/1.1\r\nhost: x.localhost\r\nupgr".encode())
@@ -234,8 +234,8 @@ def enter_wyoming(server: Running, point: str) -> Leave:
     return partial(leave, connection)
 
 
-Dialect = Callable[[Running, str], Leave]
-DIALECTS: dict[str, Dialect] = {
+ClientProtocol = Callable[[Running, str], Leave]
+PROTOCOLS: dict[str, ClientProtocol] = {
     "http": partial(enter_http, fields={"response_format": "pcm"}),
     "http-sse": partial(enter_http, fields={"response_format": "opus", "stream_format": "sse"}),
     "http-whole": partial(enter_http, fields={"response_format": "wav", "stream": False}),

@@ -52,15 +52,15 @@ async def at_a_rate(port: int, body: bytes, seconds: float, rate: float) -> list
     return list(await asyncio.gather(*asked))
 
 
-async def so_many(port: int, body: bytes, seconds: float, at_once: int) -> list[Outcome]:
+async def at_concurrency(port: int, body: bytes, seconds: float, at_once: int) -> list[Outcome]:
     """Keep `at_once` requests in flight."""
     end, outcomes = time.perf_counter() + seconds, []
 
-    async def go_on() -> None:
+    async def send_next() -> None:
         while time.perf_counter() < end:
             outcomes.append(await ask(port, body, time.perf_counter()))
 
-    await asyncio.gather(*(go_on() for _ in range(at_once)))
+    await asyncio.gather(*(send_next() for _ in range(at_once)))
     return outcomes
 
 
@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--at-once", type=int)
     arguments = parser.parse_args()
     work = (
-        so_many(arguments.port, arguments.body, arguments.seconds, arguments.at_once)
+        at_concurrency(arguments.port, arguments.body, arguments.seconds, arguments.at_once)
         if arguments.at_once
         else at_a_rate(arguments.port, arguments.body, arguments.seconds, arguments.rate)
     )

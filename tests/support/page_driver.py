@@ -33,24 +33,24 @@ LONG_NAME = "Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice"
 
 # Every connection to the speakers is tapped, whatever made the sound.
 TAP = """(() => {
-  const ear = window.ear = { loud: 0, quietFor: 0, seconds: 0, turns: 0, statuses: [] };
+  const meter = window.meter = { loud: 0, quietFor: 0, seconds: 0, turns: 0, statuses: [] };
   new MutationObserver(() => {
     const status = document.getElementById("status")?.textContent;
-    if (status && status !== ear.statuses.at(-1)) ear.statuses.push(status);
+    if (status && status !== meter.statuses.at(-1)) meter.statuses.push(status);
   }).observe(document, { childList: true, characterData: true, subtree: true });
   const connect = AudioNode.prototype.connect;
   AudioNode.prototype.connect = function (target, ...rest) {
     if (target instanceof AudioDestinationNode && !this.isTap) {
       const tap = this.context.createScriptProcessor(1024, 1, 1);
       tap.isTap = true;
-      (ear.taps ??= []).push(tap);
+      (meter.taps ??= []).push(tap);
       tap.onaudioprocess = ({ inputBuffer }) => {
         const samples = inputBuffer.getChannelData(0);
         const loud = samples.filter((s) => Math.abs(s) > 1e-4).length;
-        ear.loud += loud;
-        ear.seconds += loud / inputBuffer.sampleRate;
-        ear.turns += samples.filter((s, i) => i && s < 0 !== samples[i - 1] < 0).length;
-        ear.quietFor = loud ? 0 : ear.quietFor + inputBuffer.length;
+        meter.loud += loud;
+        meter.seconds += loud / inputBuffer.sampleRate;
+        meter.turns += samples.filter((s, i) => i && s < 0 !== samples[i - 1] < 0).length;
+        meter.quietFor = loud ? 0 : meter.quietFor + inputBuffer.length;
       };
       connect.call(this, tap);
       connect.call(tap, target);
@@ -91,7 +91,7 @@ class Driver:
     @property
     def statuses(self) -> list[str]:
         """All statuses since the page was opened, also those that were shown for a moment."""
-        return list(self.tab.evaluate("ear.statuses"))
+        return list(self.tab.evaluate("meter.statuses"))
 
     @property
     def error(self) -> str:
@@ -102,17 +102,17 @@ class Driver:
     @property
     def num_loud(self) -> int:
         """Number of non-silent samples played so far."""
-        return int(self.tab.evaluate("ear.loud"))
+        return int(self.tab.evaluate("meter.loud"))
 
     @property
     def pitch_hz(self) -> float:
         """Pitch of the played audio, by zero crossings."""
-        return float(self.tab.evaluate("ear.turns / 2 / ear.seconds"))
+        return float(self.tab.evaluate("meter.turns / 2 / meter.seconds"))
 
     @property
     def is_silent(self) -> bool:
         """Whether nothing was played for a quarter of a second."""
-        return bool(self.tab.evaluate("ear.quietFor > 6000"))
+        return bool(self.tab.evaluate("meter.quietFor > 6000"))
 
     def say(self, text: str) -> None:
         self.tab.fill("#text", text)

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Container
 from pathlib import Path
 
-from tests.support import warm
+from tests.support import fork_server
 from vivace.audio.sandbox import START
 
 
@@ -24,7 +24,7 @@ def find_children(parent: int | str = "self") -> set[int]:
 
 def kill_children(kept: Container[int]) -> None:
     """Kill all children except `kept`, with their process groups if they lead one."""
-    for pid in find_children().union(*map(find_children, warm.pids())):
+    for pid in find_children().union(*map(find_children, fork_server.pids())):
         if pid in kept or is_sandbox_child(pid):
             continue
         with contextlib.suppress(OSError):

@@ -19,7 +19,7 @@ WAYS = ("in process", "over a socket")
 
 
 @dataclass
-class VoiceAtHand:
+class VoiceUnderTest:
     """`voice` is given to an integration, `backend` controls its speech."""
 
     voice: TTS | str
@@ -50,15 +50,15 @@ class VoiceAtHand:
 
 
 @contextmanager
-def voice_at_hand(way: str, folder: Path, **settings: object) -> Iterator[VoiceAtHand]:
+def voice_under_test(way: str, folder: Path, **settings: object) -> Iterator[VoiceUnderTest]:
     backend = ScriptedSpeech()
     if way == "in process":
         with backend.load(None) as tts:  # type: ignore[arg-type]
-            yield VoiceAtHand(tts, backend)
+            yield VoiceUnderTest(tts, backend)
         return
     chosen = ServeSettings(port=0, voices=folder, **settings)  # type: ignore[arg-type]
     with running(chosen, backend.load) as server:
-        yield VoiceAtHand(server.url, backend, server)
+        yield VoiceUnderTest(server.url, backend, server)
 
 
 @contextmanager

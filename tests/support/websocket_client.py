@@ -18,7 +18,7 @@ OMNI = "/v1/audio/speech/stream"
 Message = dict[str, Any] | bytes
 
 
-class Talk:
+class SocketClient:
     def __init__(self, socket: ClientConnection) -> None:
         self.socket = socket
 
@@ -59,18 +59,18 @@ class Talk:
 
 
 @contextmanager
-def talking(server: Running, path: str = OMNI, **options: Any) -> Iterator[Talk]:
+def connected(server: Running, path: str = OMNI, **options: Any) -> Iterator[SocketClient]:
     url = f"ws{server.url.removeprefix('http')}{path}"
     options = {"open_timeout": LIMIT_S, "close_timeout": LIMIT_S, **options}
     with connect(url, **options) as socket:
-        yield Talk(socket)
+        yield SocketClient(socket)
 
 
 @contextmanager
-def unfinished_speech(url: str, sentence: str, **options: Any) -> Iterator[Talk]:
+def unfinished_speech(url: str, sentence: str, **options: Any) -> Iterator[SocketClient]:
     """Live text without an end, after its first audio: the stream runs until `finish_speech`."""
     with connect(f"ws{url.removeprefix('http')}{OMNI}", close_timeout=LIMIT_S, **options) as socket:
-        talk = Talk(socket)
+        talk = SocketClient(socket)
         talk.send("session.config", response_format="pcm", seed=5, live="word")
         talk.send("input.text", text=f"{sentence} And ")
         while not isinstance(talk.read(), bytes):
@@ -78,7 +78,7 @@ def unfinished_speech(url: str, sentence: str, **options: Any) -> Iterator[Talk]
         yield talk
 
 
-def finish_speech(talk: Talk) -> bytes:
+def finish_speech(talk: SocketClient) -> bytes:
     """The rest of the audio."""
     return audio(talk.speak("so on."))
 

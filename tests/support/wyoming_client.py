@@ -16,7 +16,7 @@ from tests.support.serving import Running
 LIMIT_S = 60.0  # on a busy machine
 
 
-class WyomingTalk:
+class WyomingClient:
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
         self._reader = connection.makefile("rb")
@@ -66,13 +66,13 @@ class WyomingTalk:
 
 
 @contextmanager
-def talking(server: Running, *, receive_bytes: int | None = None) -> Iterator[WyomingTalk]:
+def connected(server: Running, *, receive_bytes: int | None = None) -> Iterator[WyomingClient]:
     connection = socket.socket()
     if receive_bytes is not None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
     connection.settimeout(LIMIT_S)
     connection.connect(("127.0.0.1", wyoming_port(server)))
-    talk = WyomingTalk(connection)
+    talk = WyomingClient(connection)
     try:
         yield talk
     finally:

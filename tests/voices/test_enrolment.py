@@ -90,7 +90,7 @@ def codes_of(voice: Voice) -> Codes:
     return voice.ref_codes
 
 
-# --- The silence behind the recording ---------------------------------------------------------
+# --- Silence after the recording --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rate", [8_000, 24_000, 44_100])
@@ -272,7 +272,7 @@ def test_encoder_fingerprint_differs_by_weights_and_precision(
     assert encoder_fingerprint(tuned, parts.codec) != first
 
 
-# --- Whatever is written for a voice ----------------------------------------------------------
+# --- Values of `voice` ------------------------------------------------------------------------
 
 
 def test_recording_as_voice_is_enrolled_once(

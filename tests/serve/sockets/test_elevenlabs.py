@@ -28,7 +28,7 @@ from websockets.sync.client import connect
 from tests.support.raw_http import LIMIT_S
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
-from tests.support.websocket_client import Message, Talk, talking, wait_until
+from tests.support.websocket_client import Message, SocketClient, connected, wait_until
 from vivace.serve.settings import ServeSettings
 
 pytestmark = pytest.mark.filterwarnings("ignore:ConnectionClosed")  # raised inside the package
@@ -290,7 +290,7 @@ def test_package_reads_the_times_of_characters(
 
 def open_talk(server: Running, path: str, query: str = "output_format=pcm_24000") -> Any:
     url = f"/v1/text-to-speech/alloy/{path}?{query}"
-    return talking(server, url, additional_headers=KEY)
+    return connected(server, url, additional_headers=KEY)
 
 
 def spoken(messages: list[Message], context_id: str | None = None) -> bytes:
@@ -302,7 +302,7 @@ def finals(messages: list[Message]) -> list[str | None]:
     return [m.get("contextId") for m in messages if isinstance(m, dict) and m.get("isFinal")]
 
 
-def until_final(talk: Talk) -> list[Message]:
+def until_final(talk: SocketClient) -> list[Message]:
     messages = [talk.read()]
     while not finals(messages):
         messages.append(talk.read())

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
-from tests.support.websocket_client import OMNI, Talk, talking, wait_until
+from tests.support.websocket_client import OMNI, SocketClient, connected, wait_until
 from vivace.serve.settings import ServeSettings
 
 NUM_FRAMES = 10
@@ -39,7 +39,7 @@ def is_free(server: Running, backend: ScriptedSpeech) -> bool:
     return not (server.context.streams.num_active or backend.active_slots or waiting)
 
 
-def leave(talk: Talk, chance: random.Random) -> None:
+def leave(talk: SocketClient, chance: random.Random) -> None:
     is_reset = chance.random() < 0.5
     with suppress(OSError):  # without any text the server has closed the connection already
         if is_reset:
@@ -47,7 +47,7 @@ def leave(talk: Talk, chance: random.Random) -> None:
         talk.socket.socket.shutdown(socket.SHUT_RDWR)
 
 
-def begin_omni(talk: Talk, chance: random.Random) -> bool:
+def begin_omni(talk: SocketClient, chance: random.Random) -> bool:
     talk.send("session.config", response_format="pcm")
     num_pieces = chance.randrange(4)
     for _ in range(num_pieces):
@@ -57,14 +57,14 @@ def begin_omni(talk: Talk, chance: random.Random) -> bool:
     return num_pieces > 0
 
 
-def begin_realtime(talk: Talk, chance: random.Random) -> bool:
+def begin_realtime(talk: SocketClient, chance: random.Random) -> bool:
     content = [{"type": "input_text", "text": TEXT}]
     item = {"type": "message", "role": "user", "content": content}
     talk.send("response.create", response={"input": [item], "output_modalities": ["audio"]})
     return True
 
 
-def begin_elevenlabs(talk: Talk, chance: random.Random) -> bool:
+def begin_elevenlabs(talk: SocketClient, chance: random.Random) -> bool:
     talk.send(text=" ")
     num_pieces = chance.randrange(4)
     for _ in range(num_pieces):
@@ -74,18 +74,18 @@ def begin_elevenlabs(talk: Talk, chance: random.Random) -> bool:
     return num_pieces > 0
 
 
-def cancel_omni(talk: Talk) -> None:
+def cancel_omni(talk: SocketClient) -> None:
     talk.send("input.cancel")
     talk.until("audio.cancelled")
 
 
-def cancel_realtime(talk: Talk) -> None:
+def cancel_realtime(talk: SocketClient) -> None:
     talk.send("response.cancel")
     talk.until("response.done")
 
 
-Begin = Callable[[Talk, random.Random], bool]  # whether audio will follow
-Cancel = Callable[[Talk], None]
+Begin = Callable[[SocketClient, random.Random], bool]  # whether audio will follow
+Cancel = Callable[[SocketClient], None]
 
 
 @pytest.mark.parametrize("num_interruptions", [40, pytest.param(200, marks=pytest.mark.slow)])
@@ -109,10 +109,10 @@ def test_interruptions_at_random_times_free_every_slot(
     record_property("interruptions", num_interruptions)
     chance = random.Random(15)
     with ExitStack() as stack:
-        talk: Talk | None = None
+        talk: SocketClient | None = None
         for _ in range(num_interruptions):
             if talk is None:
-                talk = stack.enter_context(talking(server, path))
+                talk = stack.enter_context(connected(server, path))
             is_heard = begin(talk, chance)
             for _ in range(chance.randrange(5) if is_heard else 0):
                 talk.read()
@@ -125,7 +125,7 @@ def test_interruptions_at_random_times_free_every_slot(
     wait_until(lambda: is_free(server, backend))
     backend.default, backend.step_s = Plan(NUM_FRAMES), 0.0
     before = backend.num_admitted
-    with talking(server) as last:
+    with connected(server) as last:
         last.send("session.config", response_format="pcm")
         messages = last.speak("Two.")
     assert sum(len(each) for each in messages if isinstance(each, bytes)) == NUM_FRAMES * 3_840
@@ -134,7 +134,7 @@ def test_interruptions_at_random_times_free_every_slot(
 
 
 def test_slot_check_detects_an_active_speech(server: Running, backend: ScriptedSpeech) -> None:
-    with talking(server) as talk:
+    with connected(server) as talk:
         talk.send("session.config", response_format="pcm")
         talk.send("input.text", text=TEXT)
         talk.until("audio.start")

@@ -17,7 +17,14 @@ import pytest
 
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
-from tests.support.websocket_client import Message, Talk, audio, talking, types, wait_until
+from tests.support.websocket_client import (
+    Message,
+    SocketClient,
+    audio,
+    connected,
+    types,
+    wait_until,
+)
 from vivace import TTS
 from vivace.serve.settings import ServeSettings
 from vivace.serve.sockets.omni import OmniSession
@@ -44,7 +51,7 @@ def scripted(
         yield server
 
 
-def configure(talk: Talk, **fields: Any) -> None:
+def configure(talk: SocketClient, **fields: Any) -> None:
     talk.send("session.config", **{"response_format": "pcm", "seed": 7, **fields})
 
 
@@ -61,7 +68,7 @@ def only(messages: list[Message], type: str) -> list[dict[str, Any]]:
 
 
 def test_utterance_sends_start_audio_and_done(scripted: Running) -> None:
-    with talking(scripted) as talk:
+    with connected(scripted) as talk:
         configure(talk)
         messages = talk.speak(*PIECES)
     assert types(messages) == ["audio.start", "bytes", "audio.done", "session.done"]
@@ -76,7 +83,7 @@ def test_utterance_sends_start_audio_and_done(scripted: Running) -> None:
 
 
 def test_done_message_lists_letters_that_the_checkpoint_does_not_read(scripted: Running) -> None:
-    with talking(scripted) as talk:
+    with connected(scripted) as talk:
         configure(talk)
         [done] = only(talk.speak("The name is ", "Мама", ", they say."), "audio.done")
         [other] = only(talk.speak("The name is Mama."), "audio.done")
@@ -85,7 +92,7 @@ def test_done_message_lists_letters_that_the_checkpoint_does_not_read(scripted: 
 
 
 def test_session_with_on_unsupported_error_fails_for_unsupported_letters(scripted: Running) -> None:
-    with talking(scripted) as talk:
+    with connected(scripted) as talk:
         configure(talk, on_unsupported="error")
         [error] = only(talk.speak("Мама"), "error")
     assert "the letter 'М'" in error["message"]
@@ -93,7 +100,7 @@ def test_session_with_on_unsupported_error_fails_for_unsupported_letters(scripte
 
 @pytest.mark.ci
 def test_audio_equals_the_engines_live_text_audio(server: Running, embedded: TTS) -> None:
-    with talking(server) as talk:
+    with connected(server) as talk:
         configure(talk)
         messages = talk.speak(*PIECES)
     assert is_said(messages, embedded, "".join(PIECES))  # independent of how the text was split
@@ -101,7 +108,7 @@ def test_audio_equals_the_engines_live_text_audio(server: Running, embedded: TTS
 
 
 def test_audio_starts_before_the_text_ends(server: Running) -> None:
-    with talking(server) as talk:
+    with connected(server) as talk:
         configure(talk, live="word")
         for piece in PIECES[:3]:
             talk.send("input.text", text=piece)
@@ -118,7 +125,7 @@ def test_audio_starts_before_the_text_ends(server: Running) -> None:
 def test_live_field_selects_words_or_sentences(
     scripted: Running,
 ) -> None:
-    with talking(scripted) as talk:
+    with connected(scripted) as talk:
         num_bytes = {}
         for mode in ("word", "sentence"):
             configure(talk, live=mode)
@@ -134,13 +141,13 @@ def test_live_field_selects_words_or_sentences(
 def test_live_setting_applies_to_all_sessions(tmp_path: Path) -> None:
     backend = ScriptedSpeech(default=Plan(NUM_FRAMES))
     settings = ServeSettings(port=0, voices=tmp_path, live="sentence")
-    with running(settings, backend.load) as server, talking(server) as talk:
+    with running(settings, backend.load) as server, connected(server) as talk:
         configure(talk)
         assert len(audio(talk.speak(*SENTENCES))) > 2 * NUM_BYTES
 
 
 def test_connection_speaks_many_utterances(scripted: Running) -> None:
-    with talking(scripted) as talk:
+    with connected(scripted) as talk:
         configure(talk)
         for index, text in enumerate(("One.", "Two.", "Three.")):
             messages = talk.speak(text)
@@ -150,7 +157,7 @@ def test_connection_speaks_many_utterances(scripted: Running) -> None:
 
 def test_pending_utterances_are_spoken_in_order(scripted: Running) -> None:
     texts = ("One.", "Two.", "Three.")
-    with talking(scripted) as talk:
+    with connected(scripted) as talk:
         configure(talk)
         for text in texts:
             talk.send("input.text", text=text)
@@ -162,7 +169,7 @@ def test_pending_utterances_are_spoken_in_order(scripted: Running) -> None:
 
 
 def test_session_config_applies_until_the_next_one(scripted: Running) -> None:
-    with talking(scripted) as talk:
+    with connected(scripted) as talk:
         configure(talk, response_format="wav", sample_rate=16_000)
         assert only(talk.speak("One."), "audio.start")[0]["format"] == "wav"
         assert only(talk.speak("One."), "audio.start")[0]["sample_rate"] == 16_000
@@ -172,7 +179,7 @@ def test_session_config_applies_until_the_next_one(scripted: Running) -> None:
 
 @pytest.mark.parametrize("format", ["wav", "mp3", "opus", "flac", "aac"])
 def test_every_format_is_streamed(scripted: Running, format: str) -> None:
-    with talking(scripted) as talk:
+    with connected(scripted) as talk:
         configure(talk, response_format=format, stream_audio=True)
         content = audio(talk.speak("Hello."))
     with av.open(io.BytesIO(content)) as container:
@@ -181,7 +188,7 @@ def test_every_format_is_streamed(scripted: Running, format: str) -> None:
 
 
 def test_stream_audio_false_sends_one_complete_file(scripted: Running) -> None:
-    with talking(scripted) as talk:
+    with connected(scripted) as talk:
         configure(talk, response_format="wav", stream_audio=False)
         messages = talk.speak("Hello.")
     frames = [message for message in messages if isinstance(message, bytes)]
@@ -194,7 +201,7 @@ def test_stream_audio_false_sends_one_complete_file(scripted: Running) -> None:
 
 def test_messages_of_vllm_omni_client_are_supported(server: Running) -> None:
     """The client's default fields; its voice belongs to the model it was written for."""
-    with talking(server) as talk:
+    with connected(server) as talk:
         talk.send(
             "session.config",
             voice="Vivian",
@@ -210,7 +217,7 @@ def test_messages_of_vllm_omni_client_are_supported(server: Running) -> None:
 
 
 def test_input_done_without_text_is_an_empty_utterance(scripted: Running) -> None:
-    with talking(scripted) as talk:
+    with connected(scripted) as talk:
         configure(talk)
         assert talk.speak() == [
             {"type": "session.done", "utterance_index": 0, "total_sentences": 0}
@@ -222,7 +229,7 @@ def test_input_done_without_text_is_an_empty_utterance(scripted: Running) -> Non
 
 
 def test_cancelled_utterance_stops_and_the_next_is_spoken(scripted: Running) -> None:
-    with talking(scripted) as talk:
+    with connected(scripted) as talk:
         configure(talk, seed=LONG)
         talk.send("input.text", text="One.")
         talk.send("input.done")
@@ -237,7 +244,7 @@ def test_cancelled_utterance_stops_and_the_next_is_spoken(scripted: Running) -> 
 
 
 def test_cancelled_utterance_frees_its_slot(scripted: Running) -> None:
-    with talking(scripted) as talk:
+    with connected(scripted) as talk:
         configure(talk, seed=LONG)
         talk.send("input.text", text="This text has no end and nobody writes on ")
         talk.until("audio.start")
@@ -248,7 +255,7 @@ def test_cancelled_utterance_frees_its_slot(scripted: Running) -> None:
 
 
 def test_cancelling_one_context_keeps_the_other(scripted: Running) -> None:
-    with talking(scripted) as talk:
+    with connected(scripted) as talk:
         configure(talk, seed=LONG)
         talk.send("input.text", text="Nobody wants to hear this.", context_id="a")
         talk.send("input.done", context_id="a")
@@ -267,7 +274,7 @@ def test_cancelling_one_context_keeps_the_other(scripted: Running) -> None:
 def test_cancelling_a_pending_utterance_keeps_the_others(
     scripted: Running, backend: ScriptedSpeech
 ) -> None:
-    with talking(scripted) as talk:
+    with connected(scripted) as talk:
         configure(talk)
         backend.is_open.clear()  # no utterance ends before the cancellation
         try:
@@ -285,7 +292,7 @@ def test_cancelling_a_pending_utterance_keeps_the_others(
 
 
 def test_cancel_without_an_utterance_is_confirmed(scripted: Running) -> None:
-    with talking(scripted) as talk:
+    with connected(scripted) as talk:
         talk.send("input.cancel")
         assert talk.read() == {"type": "audio.cancelled", "utterance_index": None}
         talk.send("input.cancel", context_id="x")
@@ -297,7 +304,7 @@ def test_cancel_without_an_utterance_is_confirmed(scripted: Running) -> None:
 
 
 def test_text_after_cancel_begins_a_new_utterance(scripted: Running) -> None:
-    with talking(scripted) as talk:
+    with connected(scripted) as talk:
         configure(talk)
         talk.send("input.text", text="One. Two. Three. ")
         talk.send("input.cancel")
@@ -313,7 +320,7 @@ def test_unexpected_exception_returns_generic_error_and_closes(
         raise ZeroDivisionError("a secret")
 
     monkeypatch.setattr(OmniSession, "_find_or_begin", fail)
-    with talking(scripted) as talk:
+    with connected(scripted) as talk:
         configure(talk)
         talk.send("input.text", text="One.")
         messages, code = talk.until_closed()
@@ -322,7 +329,7 @@ def test_unexpected_exception_returns_generic_error_and_closes(
 
 
 def test_session_close_closes_the_connection(scripted: Running) -> None:
-    with talking(scripted) as talk:
+    with connected(scripted) as talk:
         configure(talk)
         talk.send("session.close")
         assert talk.until_closed() == ([], 1000)

@@ -11,7 +11,7 @@ from openai import OpenAI
 
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
-from tests.support.websocket_client import Message, Talk, talking, types, wait_until
+from tests.support.websocket_client import Message, SocketClient, connected, types, wait_until
 from vivace.serve.settings import ServeSettings
 
 PATH = "/v1/realtime?model=gpt-realtime-2.1-mini"
@@ -32,14 +32,14 @@ def server(backend: ScriptedSpeech, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture
-def talk(server: Running) -> Iterator[Talk]:
+def talk(server: Running) -> Iterator[SocketClient]:
     headers = {"Authorization": "Bearer secret"}
-    with talking(server, PATH, additional_headers=headers) as talk:
+    with connected(server, PATH, additional_headers=headers) as talk:
         talk.until("session.created")
         yield talk
 
 
-def update(talk: Talk, **output: Any) -> None:
+def update(talk: SocketClient, **output: Any) -> None:
     """Send the same message as Open WebUI."""
     session = {
         "type": "realtime",
@@ -55,7 +55,7 @@ def update(talk: Talk, **output: Any) -> None:
     talk.send("session.update", session=session)
 
 
-def create(talk: Talk, text: str) -> None:
+def create(talk: SocketClient, text: str) -> None:
     """Send the same message as Open WebUI."""
     content = [{"type": "input_text", "text": text}]
     response = {
@@ -86,7 +86,7 @@ def last(messages: list[Message]) -> dict[str, Any]:
     return messages[-1]
 
 
-def test_open_webui_messages_return_audio(talk: Talk) -> None:
+def test_open_webui_messages_return_audio(talk: SocketClient) -> None:
     update(talk, voice="alloy")
     session = last(talk.until("session.updated"))["session"]
     assert session["audio"]["output"]["voice"] == "alloy"
@@ -98,7 +98,7 @@ def test_open_webui_messages_return_audio(talk: Talk) -> None:
     assert last(messages)["response"]["status"] == "completed"
 
 
-def test_response_events_have_openais_order(talk: Talk) -> None:
+def test_response_events_have_openais_order(talk: SocketClient) -> None:
     create(talk, "Hello.")
     events = [kind for kind in types(talk.until("response.done")) if "delta" not in kind]
     assert events == [
@@ -111,7 +111,7 @@ def test_response_events_have_openais_order(talk: Talk) -> None:
     ]
 
 
-def test_usage_lists_letters_that_the_checkpoint_does_not_read(talk: Talk) -> None:
+def test_usage_lists_letters_that_the_checkpoint_does_not_read(talk: SocketClient) -> None:
     usages = []
     for text in ("The name is Мама, they say.", "The name is Mama."):
         create(talk, text)
@@ -120,13 +120,13 @@ def test_usage_lists_letters_that_the_checkpoint_does_not_read(talk: Talk) -> No
     assert "skipped" not in usages[1]
 
 
-def test_connection_supports_several_responses(talk: Talk) -> None:
+def test_connection_supports_several_responses(talk: SocketClient) -> None:
     for text in ("One.", "Two."):
         create(talk, text)
         assert last(talk.until("response.done"))["response"]["status"] == "completed"
 
 
-def test_conversation_items_are_spoken_once(talk: Talk, backend: ScriptedSpeech) -> None:
+def test_conversation_items_are_spoken_once(talk: SocketClient, backend: ScriptedSpeech) -> None:
     item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi."}]}
     talk.send("conversation.item.create", item=item)
     talk.until("conversation.item.done")
@@ -137,7 +137,7 @@ def test_conversation_items_are_spoken_once(talk: Talk, backend: ScriptedSpeech)
 
 
 def test_response_cancel_stops_the_speech(
-    talk: Talk, server: Running, backend: ScriptedSpeech, monkeypatch: pytest.MonkeyPatch
+    talk: SocketClient, server: Running, backend: ScriptedSpeech, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backend, "default", Plan(6_000))
     create(talk, "Hello.")
@@ -151,7 +151,7 @@ def test_response_cancel_stops_the_speech(
 
 
 def test_second_active_response_is_refused(
-    talk: Talk, backend: ScriptedSpeech, monkeypatch: pytest.MonkeyPatch
+    talk: SocketClient, backend: ScriptedSpeech, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backend, "default", Plan(6_000))
     create(talk, "Hello.")
@@ -166,7 +166,7 @@ def test_second_active_response_is_refused(
 
 
 def test_failed_response_has_status_failed(
-    talk: Talk, backend: ScriptedSpeech, monkeypatch: pytest.MonkeyPatch
+    talk: SocketClient, backend: ScriptedSpeech, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backend, "default", Plan(50, fails_at=25))
     create(talk, "Hello.")
@@ -193,7 +193,7 @@ def test_failed_response_has_status_failed(
     ],
 )
 def test_unsupported_event_returns_error_with_its_event_id(
-    talk: Talk, event: dict[str, Any], code: str | None
+    talk: SocketClient, event: dict[str, Any], code: str | None
 ) -> None:
     talk.send(event_id="event_of_mine", **event)
     error = last(talk.until("error"))["error"]
@@ -205,7 +205,7 @@ def test_unsupported_event_returns_error_with_its_event_id(
 
 def test_api_key_as_subprotocol_is_accepted(server: Running) -> None:
     offered = ["realtime", "openai-insecure-api-key.secret", "openai-beta.realtime-v1"]
-    with talking(server, PATH, subprotocols=offered) as talk:
+    with connected(server, PATH, subprotocols=offered) as talk:
         assert talk.socket.subprotocol == "realtime"
         talk.until("session.created")
 

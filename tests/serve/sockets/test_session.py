@@ -21,7 +21,7 @@ from websockets.frames import Frame, Opcode
 
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
-from tests.support.websocket_client import OMNI, Talk, audio, talking, types, wait_until
+from tests.support.websocket_client import OMNI, SocketClient, audio, connected, types, wait_until
 from vivace.serve import session as base_session
 from vivace.serve import utterance_queue
 from vivace.serve.encoders import SpeechEncoder
@@ -74,12 +74,12 @@ def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     assert [each.getMessage() for each in errors if each.name != "websockets.client"] == []
 
 
-def configure(talk: Talk, **fields: Any) -> None:
+def configure(talk: SocketClient, **fields: Any) -> None:
     talk.send("session.config", **{"response_format": "pcm", **fields})
 
 
 def still_speaks(server: Running) -> None:
-    with talking(server) as talk:
+    with connected(server) as talk:
         configure(talk)
         assert len(audio(talk.speak("One."))) == NUM_BYTES
 
@@ -124,7 +124,7 @@ BAD: dict[str, str | bytes] = {
 def test_invalid_omni_message_returns_error_and_keeps_the_connection(
     server: Running, message: str | bytes
 ) -> None:
-    with talking(server) as talk:
+    with connected(server) as talk:
         configure(talk)
         talk.send_raw(message)
         answer = talk.read()
@@ -137,7 +137,7 @@ def test_invalid_omni_message_returns_error_and_keeps_the_connection(
 @pytest.mark.parametrize("path", [ELEVENLABS, MULTI])
 def test_invalid_elevenlabs_message_closes_the_connection(server: Running, path: str) -> None:
     for name, message in BAD.items():
-        with talking(server, path) as talk:
+        with connected(server, path) as talk:
             talk.send_raw(message)
             talk.send(text=1)  # the first message is valid in this protocol
             answer = talk.read()
@@ -149,7 +149,7 @@ def test_invalid_elevenlabs_message_closes_the_connection(server: Running, path:
 
 def test_invalid_realtime_event_returns_error_event(server: Running) -> None:
     for name, message in BAD.items():
-        with talking(server, REALTIME) as talk:
+        with connected(server, REALTIME) as talk:
             talk.until("session.created")
             talk.send_raw(message)
             answer = talk.read()
@@ -160,7 +160,7 @@ def test_invalid_realtime_event_returns_error_event(server: Running) -> None:
 
 
 def test_unknown_voice_error_lists_available_voices(server: Running) -> None:
-    with talking(server) as talk:
+    with connected(server) as talk:
         configure(talk, voice="nobody")
         answer = talk.read()
     assert isinstance(answer, dict)
@@ -169,7 +169,7 @@ def test_unknown_voice_error_lists_available_voices(server: Running) -> None:
 
 
 def test_text_before_session_config_is_refused(server: Running) -> None:
-    with talking(server) as talk:
+    with connected(server) as talk:
         talk.send("input.text", text="Hello.")
         answer = talk.read()
         assert isinstance(answer, dict)
@@ -179,7 +179,7 @@ def test_text_before_session_config_is_refused(server: Running) -> None:
 def test_session_config_inside_an_utterance_is_refused(
     server: Running,
 ) -> None:
-    with talking(server) as talk:
+    with connected(server) as talk:
         configure(talk)
         talk.send("input.text", text="One. ")
         configure(talk, response_format="wav")
@@ -189,14 +189,14 @@ def test_session_config_inside_an_utterance_is_refused(
 
 
 def test_blank_text_returns_error_and_ends_the_utterance(server: Running) -> None:
-    with talking(server) as talk:
+    with connected(server) as talk:
         configure(talk)
         assert types(talk.speak(" ", "\n\t")) == ["error", "session.done"]
         assert types(talk.speak("One."))[-1] == "session.done"
 
 
 def test_too_many_invalid_messages_close_the_connection(server: Running) -> None:
-    with talking(server) as talk:
+    with connected(server) as talk:
         for _ in range(session.MAX_BAD):
             talk.send("nonsense")
         messages, code = talk.until_closed()
@@ -205,7 +205,7 @@ def test_too_many_invalid_messages_close_the_connection(server: Running) -> None
 
 
 def test_too_many_pending_utterances_are_refused(server: Running) -> None:
-    with talking(server) as talk:
+    with connected(server) as talk:
         configure(talk, seed=LONG)
         for _ in range(utterance_queue.MAX_UTTERANCES + 1):
             talk.send("input.text", text="One.")
@@ -221,7 +221,7 @@ def test_too_many_pending_utterances_are_refused(server: Running) -> None:
 def test_text_beyond_the_limit_fails_the_whole_utterance(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    with serving(tmp_path_factory, max_text_chars=100) as server, talking(server) as talk:
+    with serving(tmp_path_factory, max_text_chars=100) as server, connected(server) as talk:
         configure(talk)
         messages = talk.speak("a" * 101)
         assert types(messages) == ["error", "session.done"]
@@ -234,7 +234,7 @@ def test_text_beyond_the_limit_fails_the_whole_utterance(
     [*((path, 1_000_000) for path in DIALECTS), (OMNI, 300_000), (OMNI, 5_000_000)],
 )
 def test_oversized_frame_closes_with_1009(server: Running, path: str, size: int) -> None:
-    with talking(server, path) as talk:
+    with connected(server, path) as talk:
         talk.send("input.text", text="x" * size)
         messages, code = talk.until_closed()
         assert code == 1009
@@ -243,7 +243,7 @@ def test_oversized_frame_closes_with_1009(server: Running, path: str, size: int)
 
 
 def test_oversized_frame_during_speech_frees_the_slot(server: Running) -> None:
-    with talking(server) as talk:
+    with connected(server) as talk:
         configure(talk, seed=LONG)
         talk.send("input.text", text="One. Two. Three. ")
         talk.until("audio.start")
@@ -253,7 +253,7 @@ def test_oversized_frame_during_speech_frees_the_slot(server: Running) -> None:
 
 
 def test_invalid_utf8_closes_with_1007(server: Running) -> None:
-    with talking(server) as talk:
+    with connected(server) as talk:
         frame = Frame(Opcode.TEXT, b"\xff\xfe").serialize(mask=True)
         talk.socket.socket.sendall(frame)
         assert talk.until_closed() == ([], 1007)
@@ -261,14 +261,14 @@ def test_invalid_utf8_closes_with_1007(server: Running) -> None:
 
 
 def test_invalid_frame_closes_cleanly(server: Running) -> None:
-    with talking(server) as talk:
+    with connected(server) as talk:
         talk.socket.socket.sendall(b"GET / HTTP/1.1\r\n\r\n")
         assert talk.until_closed() == ([], 1002)
     still_speaks(server)
 
 
 def test_message_in_too_many_fragments_closes_cleanly(server: Running) -> None:
-    with talking(server) as talk:
+    with connected(server) as talk:
         frames = [Frame(Opcode.TEXT, b"{", fin=False)] + [
             Frame(Opcode.CONT, b"", fin=False)
         ] * 5_000
@@ -279,7 +279,7 @@ def test_message_in_too_many_fragments_closes_cleanly(server: Running) -> None:
 
 
 def test_message_in_few_fragments_is_accepted(server: Running) -> None:
-    with talking(server) as talk:
+    with connected(server) as talk:
         message = json.dumps({"type": "session.config", "response_format": "pcm"}).encode()
         frames = [Frame(Opcode.TEXT, message[:1], fin=False)]
         frames += [
@@ -308,7 +308,7 @@ def test_message_flood_closes_the_connection(
 ) -> None:
     monkeypatch.setattr(session, "MAX_BURST", 100.0)
     monkeypatch.setattr(session, "MESSAGE_RATE", 0.001)
-    with talking(server) as talk:
+    with connected(server) as talk:
         configure(talk)
         for _ in range(200):
             talk.send("input.text", text="")
@@ -318,7 +318,7 @@ def test_message_flood_closes_the_connection(
 
 
 def test_long_close_reason_is_truncated(server: Running) -> None:
-    with talking(server, f"/v1/text-to-speech/{'ü' * 300}/stream-input") as talk:
+    with connected(server, f"/v1/text-to-speech/{'ü' * 300}/stream-input") as talk:
         talk.send(text="Hello.")
         messages, code = talk.until_closed()
     assert isinstance(messages[-1], dict)
@@ -330,7 +330,7 @@ def test_long_close_reason_is_truncated(server: Running) -> None:
 
 
 def test_failure_after_audio_closes_with_partial_audio_error(server: Running) -> None:
-    with talking(server) as talk:
+    with connected(server) as talk:
         configure(talk, seed=FAILS)
         talk.send("input.text", text="One.")
         talk.send("input.done")
@@ -344,7 +344,7 @@ def test_failure_after_audio_closes_with_partial_audio_error(server: Running) ->
 
 
 def test_failure_before_audio_keeps_the_connection(server: Running) -> None:
-    with talking(server) as talk:
+    with connected(server) as talk:
         configure(talk, seed=FAILS_AT_ONCE)
         talk.send("input.text", text="One. Two. Three. ")
         talk.until("error")
@@ -361,7 +361,7 @@ def test_runaway_speech_returns_error(
 ) -> None:
     backend = make_backend(step_s=0.0)
     backend.default = Plan(never_ends=True)
-    with serving(tmp_path_factory, backend) as server, talking(server) as talk:
+    with serving(tmp_path_factory, backend) as server, connected(server) as talk:
         configure(talk)
         talk.send("input.text", text="One.")
         talk.send("input.done")
@@ -373,23 +373,23 @@ def test_full_server_returns_queue_full_with_retry_time(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     backend = make_backend(max_streams=1, max_queue=0)
-    with serving(tmp_path_factory, backend) as server, talking(server) as first:
+    with serving(tmp_path_factory, backend) as server, connected(server) as first:
         configure(first, seed=LONG)
         first.send("input.text", text="One. Two. Three. ")
         first.until("audio.start")
-        with talking(server) as second:
+        with connected(server) as second:
             configure(second)
             refused = second.speak("Two.")
             assert types(refused) == ["error", "session.done"]
             assert isinstance(refused[0], dict)
             assert refused[0]["code"] == "queue_full"
             assert refused[0]["retry_after_ms"] > 0
-            with talking(server, ELEVENLABS) as third:
+            with connected(server, ELEVENLABS) as third:
                 third.send(text="Hello. ", flush=True)
                 messages, code = third.until_closed()
                 assert isinstance(messages[-1], dict)
                 assert (messages[-1]["error"], code) == ("queue_full", 1013)
-            with talking(server, REALTIME) as fourth:
+            with connected(server, REALTIME) as fourth:
                 content = [{"type": "input_text", "text": "Hello."}]
                 fourth.send("response.create", response={"input": [{"content": content}]})
                 done = fourth.until("response.done")[-1]
@@ -410,7 +410,7 @@ def test_full_server_returns_queue_full_with_retry_time(
 def test_disconnect_frees_the_slot(
     server: Running, backend: ScriptedSpeech, is_reset: bool, is_open: bool
 ) -> None:
-    with talking(server) as talk:
+    with connected(server) as talk:
         configure(talk, seed=LONG)
         talk.send("input.text", text="One. Two. Three. ")
         if not is_open:
@@ -429,11 +429,11 @@ def test_disconnect_frees_the_slot(
 
 def test_idle_connection_gets_error_and_is_closed(tmp_path_factory: pytest.TempPathFactory) -> None:
     with serving(tmp_path_factory, socket_idle_s=0.3) as server:
-        with talking(server) as talk:
+        with connected(server) as talk:
             configure(talk)
             messages, code = talk.until_closed()
             assert (types(messages), code) == (["error"], 1000)
-        with talking(server) as talk:  # unfinished text occupies no slot
+        with connected(server) as talk:  # unfinished text occupies no slot
             configure(talk)
             talk.send("input.text", text="One. Two. ")
             messages, code = talk.until_closed()
@@ -452,7 +452,7 @@ def test_idle_limit_counts_from_the_last_message(
     for module in (session, base_session):
         monkeypatch.setattr(module, "time", clock)
     count_messages(monkeypatch, handled)
-    with serving(tmp_path_factory, socket_idle_s=300.0) as server, talking(server) as talk:
+    with serving(tmp_path_factory, socket_idle_s=300.0) as server, connected(server) as talk:
         configure(talk)
         wait_until(partial(has_handled, 1))
         for number in range(5):
@@ -491,9 +491,9 @@ def test_session_with_unfinished_speech_is_not_idle(
     content = [{"type": "input_text", "text": "One."}]
     with (
         serving(tmp_path_factory, backend) as server,
-        talking(server) as omni_talk,
-        talking(server, ELEVENLABS) as eleven,
-        talking(server, REALTIME) as realtime,
+        connected(server) as omni_talk,
+        connected(server, ELEVENLABS) as eleven,
+        connected(server, REALTIME) as realtime,
     ):
         backend.is_open.clear()
         configure(omni_talk)
@@ -585,9 +585,9 @@ def test_drain_closes_idle_connections_and_finishes_speech(
     backend = make_backend(step_s=0.1)
     with (
         serving(tmp_path_factory, backend) as server,
-        talking(server) as idle,
-        talking(server) as busy,
-        talking(server, REALTIME) as other,
+        connected(server) as idle,
+        connected(server) as busy,
+        connected(server, REALTIME) as other,
     ):
         other.until("session.created")
         configure(idle)
@@ -613,7 +613,7 @@ def test_drain_waits_for_the_last_message_of_a_speech(
         return await finish(encoder)
 
     monkeypatch.setattr(SpeechEncoder, "finish", finish_late)
-    with serving(tmp_path_factory) as server, talking(server, path) as talk:
+    with serving(tmp_path_factory) as server, connected(server, path) as talk:
         if path == OMNI:
             configure(talk)
             talk.send("input.text", text="One.")
@@ -633,7 +633,7 @@ def test_many_connections_are_served_concurrently(server: Running) -> None:
     done: list[int] = []
 
     def speak() -> None:
-        with talking(server) as talk:
+        with connected(server) as talk:
             configure(talk)
             done.append(len(audio(talk.speak("One. ", "Two."))))
 

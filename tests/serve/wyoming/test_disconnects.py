@@ -18,7 +18,7 @@ import pytest
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
 from tests.support.websocket_client import wait_until
-from tests.support.wyoming_client import LIMIT_S, WyomingTalk, audio, talking
+from tests.support.wyoming_client import LIMIT_S, WyomingClient, audio, connected
 from vivace.serve.settings import ServeSettings
 
 NUM_LEAVING, AT_ONCE = 200, 8
@@ -63,14 +63,14 @@ def is_at_most(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
 
 
 def speaks(server: Running) -> bool:
-    with talking(server) as talk:
+    with connected(server) as talk:
         talk.send("synthesize", text="One.")
         return len(audio(talk.until("audio-stop"))) == NUM_FRAMES * 3_840
 
 
 def visit(server: Running, chance: random.Random) -> None:
     """Send some events, read some responses and disconnect."""
-    with contextlib.suppress(OSError, AssertionError), talking(server) as talk:
+    with contextlib.suppress(OSError, AssertionError), connected(server) as talk:
         kind = chance.choice(["describe", "synthesize", "stream", "stream", "stream"])
         if kind == "describe":
             talk.send("describe")
@@ -85,7 +85,7 @@ def visit(server: Running, chance: random.Random) -> None:
             talk.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
 
 
-def write_some(talk: WyomingTalk, chance: random.Random) -> None:
+def write_some(talk: WyomingClient, chance: random.Random) -> None:
     """A stream that is truncated at any byte, or before or after its end."""
     head = {"type": "synthesize-chunk", "data": {"text": TEXT}}
     chunk = json.dumps(head).encode() + b"\n"
@@ -122,7 +122,7 @@ def test_disconnect_at_any_time_frees_all_resources(
 def test_resource_check_detects_an_open_session(server: Running, backend: ScriptedSpeech) -> None:
     wait_until(lambda: held(server, backend)[2] == 0)
     before = held(server, backend)
-    with talking(server) as talk:
+    with connected(server) as talk:
         talk.send("synthesize-start")
         talk.send("synthesize-chunk", text=TEXT)
         talk.until("audio-chunk")
@@ -184,7 +184,7 @@ def random_frame(chance: random.Random) -> bytes:
 def attack(server: Running, num_frames: int) -> None:
     chance, num_sent = random.Random(num_frames), 0
     while num_sent < num_frames:
-        with talking(server) as talk:
+        with connected(server) as talk:
             for _ in range(chance.randint(1, 12)):
                 talk.send_raw(random_frame(chance))
                 num_sent += 1

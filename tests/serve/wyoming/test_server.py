@@ -21,10 +21,10 @@ from tests.support.scripted_tts import Plan, ScriptedSpeech, tone
 from tests.support.serving import Running, running
 from tests.support.wyoming_client import (
     LIMIT_S,
-    WyomingTalk,
+    WyomingClient,
     audio,
+    connected,
     record_texts,
-    talking,
     types,
     wyoming_port,
 )
@@ -81,7 +81,7 @@ def test_package_client_receives_audio(server: Running) -> None:
 
 
 def test_describe_returns_the_voices(server: Running) -> None:
-    with talking(server) as talk:
+    with connected(server) as talk:
         talk.send(Describe().event().type)
         event = talk.read()
     assert event is not None
@@ -98,7 +98,7 @@ def test_describe_returns_the_voices(server: Running) -> None:
 
 
 def test_streamed_text_is_spoken_while_it_arrives(server: Running) -> None:
-    with talking(server) as talk:
+    with connected(server) as talk:
         talk.send("synthesize-start", voice={"name": "heart"})
         talk.send("synthesize-chunk", text="This is the beginning of a text that goes on and")
         before = talk.until("audio-chunk")  # no speech has ended yet
@@ -115,7 +115,7 @@ def test_audio_stop_lists_letters_that_the_checkpoint_does_not_read(
 ) -> None:
     stops = []
     for text in ("The name is Мама, they say.", "The name is Mama."):
-        with talking(server) as talk:
+        with connected(server) as talk:
             talk.write_stream(text) if is_streamed else talk.send("synthesize", text=text)
             stops.append(talk.until("audio-stop")[-1])
     assert stops[0].data["skipped"] == ["Мама"]
@@ -127,7 +127,7 @@ def test_synthesize_inside_a_stream_is_not_spoken_twice(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spoken = record_texts(server, monkeypatch)
-    with talking(server) as talk:
+    with connected(server) as talk:
         talk.write_stream("Hello ", "my dear ", "friend.", voice={"name": "heart"})
         assert types(talk.until("synthesize-stopped")) == STREAMED
         talk.send("ping", text="quiet")
@@ -142,7 +142,7 @@ def test_synthesize_inside_an_empty_stream_is_spoken(
     server: Running, pieces: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spoken = record_texts(server, monkeypatch)
-    with talking(server) as talk:
+    with connected(server) as talk:
         talk.send("synthesize-start")
         for piece in pieces:
             talk.send("synthesize-chunk", text=piece)
@@ -153,13 +153,13 @@ def test_synthesize_inside_an_empty_stream_is_spoken(
 
 
 def test_stream_without_text_stops_without_audio(server: Running) -> None:
-    with talking(server) as talk:
+    with connected(server) as talk:
         talk.write_stream(whole=True)
         assert types(talk.until("synthesize-stopped")) == ["synthesize-stopped"]
         assert types(speak(talk)) == STREAMED[:3]
 
 
-def speak(talk: WyomingTalk, text: str = "One.") -> list[Event]:
+def speak(talk: WyomingClient, text: str = "One.") -> list[Event]:
     talk.send("synthesize", text=text)
     return talk.until("audio-stop")
 
@@ -168,7 +168,7 @@ def test_texts_of_one_connection_are_spoken_in_order(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spoken = record_texts(server, monkeypatch)
-    with talking(server) as talk:
+    with connected(server) as talk:
         talk.send("synthesize", text="First.")
         talk.write_stream("Second.")
         talk.send("synthesize", text="Third.")
@@ -179,7 +179,7 @@ def test_texts_of_one_connection_are_spoken_in_order(
 
 
 def test_describe_and_ping_are_answered_inside_a_stream(server: Running) -> None:
-    with talking(server) as talk:
+    with connected(server) as talk:
         talk.send("synthesize-start")
         talk.send("describe")
         talk.send("transcribe", language="en")  # an event for another program is ignored
@@ -188,7 +188,7 @@ def test_describe_and_ping_are_answered_inside_a_stream(server: Running) -> None
 
 
 def test_language_code_in_inline_data_is_accepted(server: Running) -> None:
-    with talking(server) as talk:
+    with connected(server) as talk:
         talk.send("synthesize", text="One.", voice={"language": "en-US"})
         assert types(talk.until("audio-stop")) == STREAMED[:3]
         talk.send_raw(b'{"type": "synthesize", "data": {"text": "One."}}\n')

@@ -15,7 +15,7 @@ from wyoming.event import Event
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
 from tests.support.websocket_client import wait_until
-from tests.support.wyoming_client import WyomingTalk, audio, talking, types, wyoming_port
+from tests.support.wyoming_client import WyomingClient, audio, connected, types, wyoming_port
 from vivace.serve.settings import ServeSettings
 
 NUM_FRAMES = 4
@@ -48,14 +48,14 @@ def frame(kind: str, data: object = None, **header: object) -> bytes:
     return json.dumps({"type": kind, **length, **header}).encode() + b"\n" + content
 
 
-def speaks(talk: WyomingTalk) -> bool:
+def speaks(talk: WyomingClient) -> bool:
     talk.send("synthesize", text="One.")
     return len(audio(talk.until("audio-stop"))) == NUM_FRAMES * 3_840
 
 
 @pytest.mark.parametrize("voice", [{"name": ""}, {"name": None}, {}, None])
 def test_event_without_a_voice_name_uses_the_default_voice(server: Running, voice: object) -> None:
-    with talking(server) as talk:
+    with connected(server) as talk:
         talk.send("synthesize", text="One.", voice=voice)
         assert len(audio(talk.until("audio-stop"))) == NUM_FRAMES * 3_840
 
@@ -149,18 +149,18 @@ BAD: dict[str, tuple[bytes, str]] = {
 @pytest.mark.parametrize("name", BAD)
 def test_invalid_input_returns_error_and_closes(server: Running, name: str) -> None:
     content, words = BAD[name]
-    with talking(server) as talk:
+    with connected(server) as talk:
         talk.send_raw(content)
         events = talk.until_closed()
     assert types(events) == ["error"]
     assert words in events[0].data["text"]
-    with talking(server) as talk:
+    with connected(server) as talk:
         assert speaks(talk)
 
 
 def test_oversized_declared_length_is_refused_at_once(server: Running) -> None:
     """A declared 4 GiB are refused at once; a client that goes on sending still reads the error."""
-    with talking(server) as talk:
+    with connected(server) as talk:
         talk.send_raw(b'{"type": "audio-chunk", "payload_length": 4294967296}\n' + bytes(2**20))
         assert types(talk.until_closed()) == ["error"]
 
@@ -168,7 +168,7 @@ def test_oversized_declared_length_is_refused_at_once(server: Running) -> None:
 def test_too_many_pending_texts_are_refused(server: Running, backend: ScriptedSpeech) -> None:
     backend.is_open.clear()
     try:
-        with talking(server) as talk:
+        with connected(server) as talk:
             for _ in range(9):
                 talk.send("synthesize", text="One.")
             [event] = talk.until_closed()
@@ -181,24 +181,24 @@ def test_failure_after_audio_sends_no_audio_stop(server: Running, backend: Scrip
     for plan in (Plan(20, fails_at=5), Plan(never_ends=True)):
         backend.default = plan
         try:
-            with talking(server) as talk:
+            with connected(server) as talk:
                 talk.write_stream("One.")
                 assert types(talk.until_closed()) == ["audio-start", "audio-chunk", "error"]
         finally:
             backend.default = Plan(NUM_FRAMES)
-    with talking(server) as talk:
+    with connected(server) as talk:
         assert speaks(talk)
 
 
 def test_connection_beyond_the_limit_is_refused(server: Running) -> None:
     wait_until(lambda: num_connections(server) == 0)
-    talks = [talking(server) for _ in range(MAX_CONNECTIONS)]
+    talks = [connected(server) for _ in range(MAX_CONNECTIONS)]
     opened = [each.__enter__() for each in talks]
     try:
         for talk in opened:
             talk.send("ping")
             talk.until("pong")  # the first connection was accepted
-        with talking(server) as talk:
+        with connected(server) as talk:
             [event] = talk.until_closed()
         assert event.data["code"] == "too_many_connections"
         assert speaks(opened[0])
@@ -206,7 +206,7 @@ def test_connection_beyond_the_limit_is_refused(server: Running) -> None:
         for each in talks:
             each.__exit__(None, None, None)
     wait_until(lambda: num_connections(server) == 0)
-    with talking(server) as talk:
+    with connected(server) as talk:
         assert speaks(talk)
 
 
@@ -250,7 +250,7 @@ STALLS = {
 
 def test_stalled_clients_are_disconnected(strict: Running) -> None:
     with ExitStack() as stack:
-        talks = [stack.enter_context(talking(strict)) for _ in STALLS]
+        talks = [stack.enter_context(connected(strict)) for _ in STALLS]
         for talk, content in zip(talks, STALLS.values(), strict=True):
             talk.send_raw(content)
         ends = {name: talk.until_closed()[-1] for name, talk in zip(STALLS, talks, strict=True)}
@@ -263,7 +263,7 @@ def test_client_that_does_not_read_is_disconnected(
 ) -> None:
     """Control: a completed speech would end with an event."""
     before = endless.num_admitted
-    with talking(strict, receive_bytes=4_096) as talk:
+    with connected(strict, receive_bytes=4_096) as talk:
         talk.send("synthesize", text="This is a long text. " * 3_000)
         wait_until(lambda: endless.num_admitted > before)
         wait_until(lambda: strict.context.streams.num_active == 0)
@@ -273,7 +273,7 @@ def test_client_that_does_not_read_is_disconnected(
 def test_session_with_pending_speech_is_not_idle(strict: Running, endless: ScriptedSpeech) -> None:
     endless.is_open.clear()  # other requests occupy the engine longer than the idle limit
     try:
-        with talking(strict) as talk:
+        with connected(strict) as talk:
             talk.send("synthesize", text="One.")
             time.sleep(2 * IDLE_S)
             endless.is_open.set()
@@ -287,7 +287,7 @@ def test_request_rate_applies_to_wyoming(tmp_path: Path) -> None:
         port=0, wyoming_port=0, voices=tmp_path, max_requests_per_minute=2, max_queue=4
     )
     with running(settings, ScriptedSpeech(default=Plan(1)).load) as server:
-        with talking(server) as talk:
+        with connected(server) as talk:
             for _ in range(2):
                 talk.send("synthesize", text="One.")
                 talk.until("audio-stop")
@@ -305,7 +305,7 @@ def test_drain_finishes_the_text_and_refuses_others(tmp_path: Path) -> None:
     events: list[Event] = []
     with running(settings, backend.load) as server:
         backend.pause_at = 3
-        with talking(server) as talk, talking(server) as idle:
+        with connected(server) as talk, connected(server) as idle:
             idle.send("ping")
             idle.until("pong")
             talk.write_stream("One.")
@@ -333,7 +333,7 @@ def test_runaway_text_ends_with_error(tmp_path: Path) -> None:
     backend = ScriptedSpeech(default=Plan(10))
     with running(settings, backend.load) as server:
         backend.pause_at = 3
-        with talking(server) as talk:
+        with connected(server) as talk:
             talk.write_stream("One.")
             talk.until("audio-chunk")
             server.loop.call_soon_threadsafe(server.server.stop)

@@ -563,6 +563,18 @@ CASES: dict[str, dict[str, str]] = {
         "212-555-0147 x302": "two one two, five five five, zero one four seven "
         "extension three zero two",
     },
+    "numbers beside names": {
+        "a SATA III disk": "a sata three disk",
+        "Henry V and King George I": "Henry the fifth and King George the first",
+        "George I think": "George I think",
+        "c.1890, 77 W. 45th St.": "circa eighteen ninety, seventy-seven West forty-fifth Street.",
+        "It used 5 W. Then": "It used five watts. Then",
+        "98.6° F": "ninety-eight point six degrees Fahrenheit",
+        "a 4.5★ app": "a four point five app",
+        "Fri. 9–noon, 2010–present": "Friday nine to noon, twenty ten to present",
+        "GMT-5, the 49ers": "G M T minus five, the forty-niners",
+        "the mid-'60s": "the mid sixties",
+    },
     "more abbreviations": {
         "2% y/y, 12bps": "two percent year over year, twelve basis points",
         "Op. 27, Ep. VI, refs. 3": "Opus twenty-seven, episode six, references three",

@@ -6,7 +6,7 @@ import re
 
 from vivace.text.normalize.english.addresses import is_direction, read_street
 from vivace.text.normalize.english.capitals import spell_letters
-from vivace.text.normalize.english.numbers import read_digits
+from vivace.text.normalize.english.numbers import read_digits, year
 from vivace.text.normalize.english.references import NUMBERED, is_numeral, is_small_numeral
 from vivace.text.normalize.english.tables import word_map, word_set
 from vivace.text.normalize.rules import Reading, Token, TokenReader, begins_sentence, is_capitalised
@@ -21,6 +21,7 @@ _IN_NAMES = word_set("in_names")
 _NEVER_LAST = word_set("never_last")
 # Abbreviations before a year: `c. 1450`.
 _BEFORE_YEARS = word_map("before_year")
+_GLUED_YEAR = re.compile(r"(c|b|d|r)\.([12]\d{3})")  # "c.1890"
 _YEAR = re.compile(r"\d{3,4}(?:$|[-–])")
 _PLAIN = word_map("plain_abbreviations")
 _DOTLESS = word_map("without_stop")
@@ -46,6 +47,8 @@ def read_abbreviation(reader: TokenReader, token: Token) -> Reading | None:
     core = token.core
     if core in _PLAIN:
         return Reading(_PLAIN[core])
+    if found := _GLUED_YEAR.fullmatch(core):
+        return Reading(f"{_BEFORE_YEARS[found[1]]} {year(int(found[2]))}")
     if (owner := _OWNER.fullmatch(core)) and owner[1] in _PLACES:
         return Reading(_PLACES[owner[1]] + owner[2])
     if "-" in core and _HYPHENED.fullmatch(core):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 
-from vivace.text.normalize.english.numbers import in_pairs, spell_digits
+from vivace.text.normalize.english.numbers import cardinal, in_pairs, spell_digits
 from vivace.text.normalize.english.tables import word_map, word_set
-from vivace.text.normalize.rules import Reading, Token, TokenReader, is_capitalised
+from vivace.text.normalize.rules import Reading, Token, TokenReader, core_after, is_capitalised
 
 _PLACES = word_map("places")
 _STREETS = word_set("street_words")
 _HOUSE = re.compile(r"[1-9]\d{2,3}")
+_ANY_HOUSE = re.compile(r"[1-9]\d{0,4}")
 _ZIP = re.compile(r"(\d{5})-(\d{4})")
 _STATE = re.compile("[A-Z]{2}")
 _SIDES = {"N": "North", "S": "South", "E": "East", "W": "West"}
@@ -23,9 +24,21 @@ def read_address(reader: TokenReader, token: Token) -> Reading | None:
         return Reading(f"{spell_digits(found[1])}, {spell_digits(found[2])}")
     if _HOUSE.fullmatch(token.core) and token.is_open and _is_before_street(reader):
         return Reading(in_pairs(token.core))
+    if _ANY_HOUSE.fullmatch(token.core) and token.is_open and _is_before_side(reader):
+        return Reading(f"{cardinal(int(token.core))} {_SIDES[core_after(reader, 1)]}", 2, trail="")
     if token.core in _SIDES and token.trail in ("", ".") and _is_after_house(reader):
         return Reading(_SIDES[token.core], trail="") if is_capitalised(reader.token(1)) else None
     return None
+
+
+def _is_before_side(reader: TokenReader) -> bool:
+    """Whether a side and a street follow a small house number: `77 W. 45th St.`."""
+    side, name = reader.token(1), reader.token(2)
+    if side is None or side.core not in _SIDES or side.trail != "." or name is None:
+        return False
+    following = [name, reader.token(3), reader.token(4)]
+    is_street = any(one is not None and one.core in _STREETS for one in following)
+    return is_street and (name.core[:1].isdigit() or is_capitalised(name))
 
 
 def _is_after_house(reader: TokenReader) -> bool:

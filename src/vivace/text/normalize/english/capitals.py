@@ -151,9 +151,20 @@ def _read_numeral(reader: TokenReader, token: Token) -> Reading | None:
     words = _BEFORE_SMALL if token.core == "X" else _BEFORE_NUMERALS
     if before.core.lower() in words and (is_name or not is_letter):
         return Reading(cardinal(value))
+    if before.core in _RULERS and (token.core == "V" or _is_reign(reader, token)):
+        return Reading(f"the {ordinal(value)}")
+    if not is_letter and len(before.core) > 3 and before.core.isupper() and value < 40:
+        return Reading(cardinal(value))  # "SATA III"
     if is_letter or value >= 40 or not (is_name and before.core[1:].islower()):
         return None
     return Reading(f"the {ordinal(value)}" if before.core in _RULERS else cardinal(value))
+
+
+def _is_reign(reader: TokenReader, token: Token) -> bool:
+    """Whether `I` follows a name as a number: `Queen Elizabeth I`, `George I of Greece`."""
+    title = reader.earlier.core if reader.earlier is not None else ""
+    is_titled = title in ("King", "Queen", "Pope", "Emperor", "Tsar", "Prince")
+    return token.core == "I" and (is_titled or core_after(reader, 1) == "of")
 
 
 def _is_heading(reader: TokenReader, token: Token) -> bool:

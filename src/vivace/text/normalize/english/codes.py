@@ -43,11 +43,19 @@ _LANGUAGES = word_map("languages")
 _HYPHENED = re.compile(
     rf"({NUMBER})-([A-Z]?[a-z]{{2,}}|[A-Z]?Hz|[KMGT]B|[gmVW])((?:-(?:[A-Za-z]{{2,}}|a))*)"
 )
+_TEAM = re.compile(r"(\d{2})ers")  # "49ers"
+_ENDS = "noon|midnight|present|now|today"
+_TIME_OR_YEAR = r"\d{1,4}(?::\d\d)?(?:[ap]m)?"
+_OPEN_SPAN = re.compile(  # "9-noon", "2010–present", "1960s-70s"
+    rf"(?P<low>{_TIME_OR_YEAR}|{_ENDS}|\d{{4}}s(?=[-–—]['’]?\d+s))[-–—]"
+    rf"(?P<high>(?<=[a-z][-–—]){_TIME_OR_YEAR}|{_ENDS}|['’]?\d{{2,4}}s)"
+)
+_ZONE = re.compile(r"(UTC|GMT)([-−–+])(\d{1,2}(?::\d\d)?)")
 _FEET = re.compile(r"(\d{1,2})['’′](\d{1,2})(?:[\"”″]|'')?")
 _ORDINAL = re.compile(r"(\d{1,9})(?:st|nd|rd|th)")
 # Words between hyphens that are read on their own: `20th-century`, `mid-90s`, `3-in-1`.
 _APART = re.compile(
-    r"(?:.*-)?(?:\d+(?:st|nd|rd|th)|\d{1,3}0s)(?:-.*)?|\d+(?:-(?:to|in|for|on|by)-\d+)+(?:-[a-z-]+)?"
+    r"(?:.*-)?['’]?(?:\d+(?:st|nd|rd|th)|\d{1,3}0s)(?:-.*)?|\d+(?:-(?:to|in|for|on|by)-\d+)+(?:-[a-z-]+)?"
 )
 _JOINTS = re.compile(r"(->|=>|—|…|\.{2,}|[-–/&+=@±×÷<>≤≥≈≠→°√∞²³%^_|~#*:;,!?()\[\]{}\"“”$€£])")
 _SIDES = re.compile(r"(->|=>|[<>!=]=|[/=@→≈])")
@@ -61,7 +69,7 @@ _SIDE_JOINTS = {
 }
 _DIFFERENCE = re.compile(r"^(\d+)([-−*])(\d+)$")
 _NUMBER = re.compile(NUMBER)
-_DECADE = re.compile(r"(\d{1,3}0)s")
+_DECADE = re.compile(r"['’]?(\d{1,3}0)s")
 _CAPITALS = re.compile(r"[A-Z]{2,}")
 
 
@@ -83,6 +91,15 @@ def read_code(reader: TokenReader, token: Token) -> Reading | None:
     if found := _FEET.fullmatch(core):
         words = f"{cardinal(int(found[1]))} foot {cardinal(int(found[2]))}"
         return Reading(words, trail=token.trail.removeprefix('"').removeprefix("”"))
+    if found := _TEAM.fullmatch(core):
+        number = cardinal(int(found[1]))
+        return Reading(f"{number}{'rs' if number.endswith('e') else 'ers'}")
+    if found := _OPEN_SPAN.fullmatch(core):
+        first, last = (reader.read_alone(found[end]) for end in ("low", "high"))
+        return Reading(f"{first} to {last}")
+    if found := _ZONE.fullmatch(core):
+        sign = "plus" if found[2] == "+" else "minus"
+        return Reading(f"{spell_letters(found[1])} {sign} {reader.read_alone(found[3])}")
     if found := _HYPHENED.fullmatch(core):  # 10-year-old, 5-km
         name = unit_words(found[2], "1")
         return Reading(f"{_read_part(found[1])}{f' {name}' if name else f'-{found[2]}'}{found[3]}")

@@ -7,7 +7,7 @@ import unicodedata
 
 from vivace.text.html_elements import BLOCK_ELEMENTS, INLINE_ELEMENTS
 from vivace.text.normalize.english.capitals import read_word
-from vivace.text.normalize.english.numbers import read_digits
+from vivace.text.normalize.english.numbers import read_digits, spell_digits
 from vivace.text.normalize.english.tables import word_map, word_set
 from vivace.text.normalize.rules import Reading, Token, TokenReader, word_before
 
@@ -37,7 +37,7 @@ _PLAIN = str.maketrans(
 _LETTERS = str.maketrans(word_map("letters"))
 _MARKS = re.compile(r"[*_|{}\[\]<>~^\\`]")
 _ROW = re.compile(r"([^\w\s.,;:!?'\"-])\1+")
-_DIGITS = re.compile(r"\d+")
+_DIGITS = re.compile(r"(\d+)(?:\.(\d+))?")
 # Anything but letters, white space and plain punctuation.
 _LEFT = re.compile(r"[^\w\s.,;:!?'\"-]|[\d_⁄½-¾⅐-⅞]|[²³¹⁰-₉]")
 _LEFTOVERS = {sign: _WORDS[sign] for sign in "&+=%@±×÷≤≥≈≠→°©§√∞$€£¥#"}
@@ -172,14 +172,17 @@ def read_leftovers(text: str) -> str:
     if not _LEFT.search(text):
         return text
     text = _ROW.sub(" ", unicodedata.normalize("NFKC", text))
-    text = _DIGITS.sub(lambda found: f" {_number(found[0])} ", text)
+    text = _DIGITS.sub(lambda found: f" {_number(found)} ", text)
     text = _LEFT.sub(lambda found: f" {_LEFTOVERS.get(found[0], '')} ", text)
     return _GAPS.sub(r"\1", text).strip()
 
 
-def _number(digits: str) -> str:
-    plain_digits = "".join(str(unicodedata.digit(digit, 0)) for digit in digits)
-    return read_digits(plain_digits)
+def _number(found: re.Match[str]) -> str:
+    whole, places = (
+        "".join(str(unicodedata.digit(digit, 0)) for digit in digits or "")
+        for digits in found.groups()
+    )
+    return f"{read_digits(whole)} point {spell_digits(places)}" if places else read_digits(whole)
 
 
 def _fold(character: str) -> str:

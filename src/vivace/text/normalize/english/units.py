@@ -81,6 +81,8 @@ def read_number(reader: TokenReader, token: Token) -> Reading | None:
         return Reading(f"{_signed(found)} x")  # "3x + 1", not "3x faster"
     if (name := _name_of(end, found["number"])) is None:
         return None
+    if end == "°" and (scale := core_after(reader, 1)) in ("C", "F"):  # "98.6° F"
+        return Reading(f"{_signed(found)} {_name_of(f'°{scale}', found['number'])}", 2)
     if is_adjective(reader):  # "a 12V battery"
         name = _name_of(end, "1")
     return Reading(f"{_signed(found)} {name}", trail=unit_trail(reader, end, 0))

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from starlette.routing import Mount, Route, WebSocketRoute
 from websockets.sync.client import connect
 
+from tests.support.http_server import serve_http
 from tests.support.project import ROOT
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
@@ -359,10 +360,7 @@ def test_traces_are_sent_by_otlp(server: Running, monkeypatch: pytest.MonkeyPatc
 
         def log_message(self, *_: object) -> None: ...
 
-    with HTTPServer(("127.0.0.1", 0), Collector) as collector:
-        thread = threading.Thread(target=collector.serve_forever)
-        thread.start()
-        endpoint = f"http://127.0.0.1:{collector.server_port}"
+    with serve_http(Collector) as endpoint:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none")
         server.context.streams.traces = traces = Traces.open()
@@ -372,8 +370,6 @@ def test_traces_are_sent_by_otlp(server: Running, monkeypatch: pytest.MonkeyPatc
             traces.close()
         finally:
             server.context.streams.traces = None
-            collector.shutdown()
-            thread.join(LIMIT_S)
     spans, services = [], set()
     for body in sent:
         request = trace_service.ExportTraceServiceRequest.FromString(body)

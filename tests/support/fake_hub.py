@@ -7,11 +7,13 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from tests.support.http_server import serve_http
 
 COMMIT = "85e237c12c027371202489a0ec509ded67b5e4b5"
 
@@ -117,13 +119,8 @@ class _Handler(BaseHTTPRequestHandler):
 def fake_hub(name: str, folder: Path) -> Iterator[FakeHub]:
     hub = FakeHub(name, folder)
     handler = type("Handler", (_Handler,), {"hub": hub})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        hub.url = f"http://127.0.0.1:{server.server_port}"
-        thread = Thread(target=server.serve_forever, daemon=True)
-        thread.start()
+    with serve_http(handler) as hub.url:
         try:
             yield hub
         finally:
             hub.may_continue.set()
-            server.shutdown()
-            thread.join()

@@ -6,9 +6,10 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from tests.support.http_server import serve_http
 
 
 @dataclass
@@ -64,12 +65,6 @@ class _Handler(BaseHTTPRequestHandler):
 def scripted_openai(transcript: str, reply: str) -> Iterator[ScriptedOpenAI]:
     script = ScriptedOpenAI(transcript, reply)
     handler = type("Handler", (_Handler,), {"script": script})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        script.url = f"http://127.0.0.1:{server.server_port}/v1"
-        thread = Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield script
-        finally:
-            server.shutdown()
-            thread.join()
+    with serve_http(handler) as url:
+        script.url = f"{url}/v1"
+        yield script

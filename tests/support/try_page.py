@@ -8,15 +8,15 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
+from tests.support.http_server import serve_http
 from tests.support.project import ROOT, load_script
 from vivace.checkpoint import EMBEDDED
 
@@ -160,11 +160,6 @@ def serve(folder: Path, headers: dict[str, str] | None = None) -> Iterator[Site]
             else:
                 super().copyfile(source, outputfile)
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(folder)))
-    site.url = f"http://127.0.0.1:{server.server_address[1]}/"
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
+    with serve_http(partial(Handler, directory=str(folder))) as url:
+        site.url = f"{url}/"
         yield site
-    finally:
-        server.shutdown()
-        server.server_close()

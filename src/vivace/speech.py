@@ -28,6 +28,7 @@ ON_UNSUPPORTED: tuple[OnUnsupported, ...] = ("error", "skip")
 
 AUTO_LANGUAGE = "auto"  # the model infers the language from the text
 SAMPLE_RATE = 24_000  # Hz, in every released checkpoint
+MAX_INSTRUCT_CHARS = 4096
 MAX_SEED = 2**63 - 1
 NUM_DRAWN_SEEDS = 2**53  # drawn seeds stay exact in JSON readers that use floats
 MIN_FRAMES = 2

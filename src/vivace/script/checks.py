@@ -19,14 +19,13 @@ from vivace.options import SpeechOptions
 from vivace.prompt import language_id, preset_id
 from vivace.script.request import Request
 from vivace.script.text_settings import TextSettings
-from vivace.speech import AUTO_LANGUAGE, LIVE_MODES, ON_UNSUPPORTED
+from vivace.speech import AUTO_LANGUAGE, LIVE_MODES, MAX_INSTRUCT_CHARS, ON_UNSUPPORTED
 from vivace.text.letters import Letters
 from vivace.text.normalize import LANGUAGES
 from vivace.text.pipeline import MAX_TEXT_CHARS
 from vivace.text.scripts import LANGUAGE_SCRIPTS
 from vivace.voices.voice import Voice
 
-MAX_INSTRUCT_CHARS = 4096
 TEXT_LAYOUTS = ("whole", "streamed")
 
 SERVED_BY = {

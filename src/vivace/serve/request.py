@@ -19,7 +19,6 @@ from pydantic import (
 
 from vivace.audio.formats import SpeechFormat
 from vivace.options import StreamOptions
-from vivace.script.checks import MAX_INSTRUCT_CHARS
 from vivace.serve.card import Card
 from vivace.serve.errors import FieldNames, RefusedError, with_field_names
 from vivace.serve.recording import decode_audio
@@ -27,6 +26,7 @@ from vivace.serve.settings import ServeSettings
 from vivace.serve.validation import ClientInput
 from vivace.speech import (
     BOUNDS,
+    MAX_INSTRUCT_CHARS,
     LiveMode,
     OnUnsupported,
     as_sampling_number,

@@ -16,6 +16,7 @@ from vivace.backends.base import Frames
 from vivace.device import SMALL_MODEL_BYTES, default_threads, pick_threads, use_threads
 from vivace.errors import RequestError
 from vivace.model.precision import full_precision
+from vivace.serve.settings import ServeSettings
 
 
 @pytest.fixture(autouse=True)
@@ -46,10 +47,29 @@ def test_default_threads_are_those_of_pytorch(monkeypatch: pytest.MonkeyPatch) -
         assert 1 <= default_threads() <= (os.cpu_count() or 1)
 
 
-@pytest.mark.parametrize("threads", [0, -1, 1.5, "2", True])
-def test_invalid_number_of_threads_is_rejected(threads: object) -> None:
-    with pytest.raises(RequestError, match="threads must be 1 or more"):
+@pytest.mark.parametrize(
+    ("threads", "words"),
+    [
+        (0, "from 1 to 1024, not 0"),
+        (-1, "from 1 to 1024, not -1"),
+        (1_025, "from 1 to 1024, not 1025"),  # OpenMP ends the process if it gets no thread
+        (10**8, "from 1 to 1024"),
+        (1.5, "a whole number"),
+        ("2", "a whole number"),
+        (True, "a whole number"),
+    ],
+)
+def test_invalid_number_of_threads_is_rejected(threads: object, words: str) -> None:
+    with pytest.raises(RequestError, match=f"threads must be {words}"):
         TTS.load(threads=threads, device="cpu")  # type: ignore[arg-type]
+
+
+def test_server_has_the_same_bounds_of_threads() -> None:
+    for threads in (1, 1_024):
+        assert ServeSettings(threads=threads).threads == pick_threads(threads, "cpu", 1)
+    for threads in (0, 1_025):
+        with pytest.raises(ValueError, match="threads"):
+            ServeSettings(threads=threads)
 
 
 def test_use_threads_restores_the_number_after_an_error() -> None:

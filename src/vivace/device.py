@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from vivace.checkpoint_files import package_file
 from vivace.errors import BackendUnavailableError, RequestError
+from vivace.speech import Bounds, as_whole_number, shown
 
 if TYPE_CHECKING:
     import torch
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 
 AUTO = "auto"
 DEVICE_TYPES = ("cpu", "cuda", "mps")
+THREADS = Bounds(1, 1_024)  # OpenMP ends the process if it cannot start a thread
 SMALL_MODEL_BYTES = 256 << 20  # on disk; released checkpoints are ten times as large
 DTYPES = ("float32", "bfloat16")
 SWITCH_INTERVAL_S = 0.0001  # Python's default is 0.005
@@ -208,9 +210,10 @@ def pick_threads(num_threads: int | None, device_type: str, num_bytes: int) -> i
     on a busy machine makes them hundreds of times slower.
     """
     if num_threads is not None:
-        if isinstance(num_threads, bool) or not isinstance(num_threads, int) or num_threads < 1:
-            raise RequestError(f"threads must be 1 or more, or None, not {num_threads!r}")
-        return num_threads
+        number = as_whole_number("threads", num_threads)
+        if number not in THREADS:
+            raise RequestError(f"threads must be {THREADS}, not {shown(num_threads)}")
+        return number
     return 1 if device_type == "cpu" and num_bytes < SMALL_MODEL_BYTES else None
 
 

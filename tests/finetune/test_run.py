@@ -341,7 +341,7 @@ def test_recordings_with_one_transcript_give_a_note(request_: FinetuneRequest) -
         ({"training": replace(OPTIONS, full=True)}, "give -o a folder"),
         ({"save_every_s": float("nan")}, "--save-every"),
         ({"save_every_s": -1.0}, "--save-every"),
-        ({"threads": 0}, "threads must be 1 or more"),
+        ({"threads": 0}, "threads must be from 1 to 1024"),
     ],
 )
 def test_invalid_request_is_refused_before_any_work(

@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from vivace.device import THREADS
 from vivace.errors import RequestError
 from vivace.mark.levels import CHOICES, DEFAULT_MARK, MarkLevels
 from vivace.mark.marking import Marking
@@ -168,7 +169,9 @@ class ServeSettings(BaseModel):
         "full", "full, fp8 (docs/performance.md), int8 or int4 (docs/cpu.md)"
     )
     backend: str = _field("auto", "backend name, see vivace doctor")
-    threads: int | None = _field(None, "CPU threads; default: 1 for a small model", ge=0)
+    threads: int | None = _field(
+        None, "CPU threads; default: 1 for a small model", ge=THREADS.low, le=THREADS.high
+    )
     revision: str | None = _field(None, "branch, tag or commit of a hub id")
     offline: bool = _field(False, "use the local cache only")
 

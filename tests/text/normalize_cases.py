@@ -575,6 +575,13 @@ CASES: dict[str, dict[str, str]] = {
         "GMT-5, the 49ers": "G M T minus five, the forty-niners",
         "the mid-'60s": "the mid sixties",
     },
+    "signs around numbers": {
+        "~2-3 weeks, ~5–10 kg": "about two to three weeks, about five to ten kilograms",
+        "a 3-pt shot, 2-of-6": "a three point shot, two of six",
+        "SW3 4ND on the 4TH": "S W three four N D on the fourth",
+        "ΔG° = 5, 50% = half": "delta G degrees equals five, fifty percent equals half",
+        "7 a.m. - 9 p.m. daily": "seven A M to nine P M daily",
+    },
     "more abbreviations": {
         "2% y/y, 12bps": "two percent year over year, twelve basis points",
         "Op. 27, Ep. VI, refs. 3": "Opus twenty-seven, episode six, references three",

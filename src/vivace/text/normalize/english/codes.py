@@ -55,7 +55,7 @@ _FEET = re.compile(r"(\d{1,2})['’′](\d{1,2})(?:[\"”″]|'')?")
 _ORDINAL = re.compile(r"(\d{1,9})(?:st|nd|rd|th)")
 # Words between hyphens that are read on their own: `20th-century`, `mid-90s`, `3-in-1`.
 _APART = re.compile(
-    r"(?:.*-)?['’]?(?:\d+(?:st|nd|rd|th)|\d{1,3}0s)(?:-.*)?|\d+(?:-(?:to|in|for|on|by)-\d+)+(?:-[a-z-]+)?"
+    r"(?:.*-)?['’]?(?:\d+(?:st|nd|rd|th)|\d{1,3}0s)(?:-.*)?|\d+(?:-(?:to|in|of|for|on|by)-\d+)+(?:-[a-z-]+)?"
 )
 _JOINTS = re.compile(r"(->|=>|—|…|\.{2,}|[-–/&+=@±×÷<>≤≥≈≠→°√∞²³%^_|~#*:;,!?()\[\]{}\"“”$€£])")
 _SIDES = re.compile(r"(->|=>|[<>!=]=|[/=@→≈])")
@@ -101,7 +101,7 @@ def read_code(reader: TokenReader, token: Token) -> Reading | None:
         sign = "plus" if found[2] == "+" else "minus"
         return Reading(f"{spell_letters(found[1])} {sign} {reader.read_alone(found[3])}")
     if found := _HYPHENED.fullmatch(core):  # 10-year-old, 5-km
-        name = unit_words(found[2], "1")
+        name = "point" if found[2] == "pt" else unit_words(found[2], "1")
         return Reading(f"{_read_part(found[1])}{f' {name}' if name else f'-{found[2]}'}{found[3]}")
     if "-" in core and _APART.fullmatch(core):
         return read_compound(reader, token)

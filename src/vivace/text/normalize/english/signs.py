@@ -17,6 +17,7 @@ INSIDE = {**{sign: _WORDS[sign] for sign in "&+=@±×÷<>≤≥≈≠→°√∞
 _FACE = re.compile(r"[:;]['’]?-?[()DPpOo/\\|*]+|\^_*\^")  # emoticons are not spoken
 _OPERATORS_OF_SEVERAL = ("->", "=>", "<-", "<=", ">=", "==", "!=", "+/-")
 _ONLY_SIGNS = re.compile(r"(?=[^.,;:!?]*[><^_])[<>^_.,;:=~*'’-]{2,}")
+_HALF_DAY = re.compile(r"\d*[ap]\.?m", re.IGNORECASE)
 _BETWEEN_WORDS = re.compile(r"(?<=\w)\\(?=\w)")
 _FRACTION = "⁄"  # part of "½"
 _GREEK = re.compile("[\u0370-\u03ff\u1f00-\u1fff]+")
@@ -79,6 +80,9 @@ def read_sign(reader: TokenReader, token: Token) -> Reading | None:
             return Reading("divided by" if sign == "/" else "minus", trail="")
     following = reader.token(1)
     is_before_number = following is not None and following.core[:1].isdigit()
+    is_after_time = before is not None and _HALF_DAY.fullmatch(before.core) is not None
+    if sign in ("-", "–") and is_after_time and is_before_number:  # "7 a.m. - 9 p.m."
+        return Reading("to", trail="")
     if sign not in _WORDS or (sign in "$€£¥" and is_before_number):
         return None
     is_alone = before is None and following is None and not sign.isascii()  # ">" is markup
@@ -110,7 +114,7 @@ def sign_is_heading(reader: TokenReader, text: str) -> bool:
 
 def _is_operand(token: Token) -> bool:
     """Whether an operator may follow: a word or number, also in brackets."""
-    text = token.text.rstrip(")]}|'’")
+    text = token.text.rstrip(")]}|'’°%⁺⁻")
     return text.removesuffix("!")[-1:].isdigit() or text[-1:].isalnum()  # "5! = 120"
 
 

@@ -58,7 +58,7 @@ _KINDS = frozenset(name.split()[0] for name in _IN_TWO_WORDS)
 _FEET = ("ft", "feet", "foot")
 _STATE = re.compile("[A-Z]{2}")
 _GROUP = re.compile(r"\d{3}(?:\.\d+)?")
-_ORDINAL = re.compile(r"(\d{1,3}(?:,\d{3})+|\d{1,9})(?:st|nd|rd|th)", re.IGNORECASE)
+_ORDINAL = re.compile(r"(\d{1,3}(?:,\d{3})+|\d{1,9})(st|nd|rd|th)", re.IGNORECASE)
 _DECADE = re.compile(r"['’]?(\d{1,3}0)['’]?s")
 _SHORT_YEAR = re.compile(r"['’](\d\d)")
 _MAX_GROUPS = 5  # up to quadrillions
@@ -252,8 +252,11 @@ def _read_four(token: Token, digits: str, before: str, following: str) -> str:
 
 def read_ordinal(reader: TokenReader, token: Token) -> Reading | None:
     """`3rd`, `21st`."""
-    found = _ORDINAL.fullmatch(token.core)
-    return Reading(ordinal(int(found[1].replace(",", "")))) if found else None
+    if (found := _ORDINAL.fullmatch(token.core)) is None:
+        return None
+    words = ordinal(int(found[1].replace(",", "")))
+    ending = found[2].lower() if found[2].islower() else words[-2:]
+    return Reading(words) if ending == found[2].lower() else None  # "4ND" is a postcode
 
 
 def read_decade(reader: TokenReader, token: Token) -> Reading | None:

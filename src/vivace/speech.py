@@ -23,7 +23,7 @@ LiveMode = Literal["word", "sentence"]
 """How a text that is still being written is taken: each word as it comes, or whole sentences."""
 LIVE_MODES: tuple[LiveMode, ...] = ("word", "sentence")
 OnUnsupported = Literal["error", "skip"]
-"""What happens to letters of a script that the checkpoint does not read."""
+"""The treatment of letters of a script that the checkpoint does not read."""
 ON_UNSUPPORTED: tuple[OnUnsupported, ...] = ("error", "skip")
 
 AUTO_LANGUAGE = "auto"  # the model infers the language from the text

@@ -109,7 +109,7 @@ def test_fused_weights_are_rounded_too(tiny: Callable[[str], Tiny]) -> None:
 
 
 def lanes_words(chunk: Tensor, warp: int) -> Tensor:
-    """What `ldmatrix` gives the 32 lanes of a warp for its 128 numbers: [8 blocks, 32, 4 bytes]."""
+    """The words that `ldmatrix` loads into the 32 lanes of a warp: [8 blocks, 32, 4 bytes]."""
     lanes = torch.arange(32)
     first = 128 * warp + 16 * torch.arange(8)[:, None, None] + 4 * (lanes % 4)[:, None]
     return chunk[(lanes // 4)[:, None], first + torch.arange(4)]

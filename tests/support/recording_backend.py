@@ -40,7 +40,7 @@ class Watch:
         return [*self.forgotten, *(one for ids in self.ids for one in ids)]
 
     def texts(self, tts: TTS) -> list[str]:
-        """What was said, read back from the ids."""
+        """The texts of the prompts, decoded from the ids."""
         tokenizer = tts.tokenizer
         return [tokenizer.decode(ids) for ids in self.ids]
 

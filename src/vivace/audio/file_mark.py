@@ -108,7 +108,7 @@ class FileSigner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FileMark:
-    """What is written into a file besides its samples."""
+    """The statement of origin in an audio file: metadata, and a signed manifest if possible."""
 
     provenance: Provenance
     signer: FileSigner | None = None

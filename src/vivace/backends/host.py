@@ -1,4 +1,4 @@
-"""What backends share that compute in the host's memory: slots, prompts as rows, and the codec.
+"""Slots, prompts as rows and the codec, for backends that compute in the host's memory.
 
 PyTorch is imported by the functions that need it: the `cpu` backend may run without it.
 """

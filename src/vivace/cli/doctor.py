@@ -80,7 +80,7 @@ def _model_facts(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
 
 
 def _integer_kernels() -> str:
-    """What computes products with integer weights on the CPU, and why nothing faster does."""
+    """The kernels for integer weights on the CPU, and the reason if they are not the fastest."""
     refusals = {entry.name: refusal for entry, refusal in survey(torch.device("cpu"))}
     refusal = refusals.get("cpu", "this version has none")
     if refusal is None:

@@ -65,7 +65,7 @@ CPP_CODEC_DB = {"C++, half": HALF_CODEC_DB, "C++, bf16": 24.0, "C++, int8": 24.0
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """What a run may differ by."""
+    """The allowed differences of a run from the golden values."""
 
     tolerance: Tolerance
     is_exact: bool  # float32 with the reference backend: codes must be equal

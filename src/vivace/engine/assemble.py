@@ -56,7 +56,7 @@ def _joined(empty: Sequence[AudioChunk], chunk: AudioChunk) -> AudioChunk:
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """What changes the samples of a stream: the speed, then the watermark. Holds samples back."""
+    """Changes the samples of a stream: the speed, then the watermark. Holds samples back."""
 
     speed: SpeedChanger
     watermark: SampleMarker | None = None

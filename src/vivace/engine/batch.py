@@ -103,7 +103,7 @@ def run_steps(open_steps: Callable[[Wake], Steps[T]]) -> T:
 
 @dataclass(frozen=True, slots=True)
 class Result(Generic[T]):
-    """What steps return at their end."""
+    """The return value of steps."""
 
     value: T
 

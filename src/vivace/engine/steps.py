@@ -16,7 +16,7 @@ from vivace.voices.reference_leak import leaked_frames, may_leak
 
 
 class Wait(Enum):
-    """What a stream needs before its next step."""
+    """The event that a stream needs before its next step."""
 
     FRAMES = auto()  # the engine wakes the reader
     TEXT = auto()  # the next part of a live text

@@ -118,7 +118,7 @@ class Synthesizer:
         return self._markings[levels]
 
     def file_mark(self, options: SpeechOptions) -> FileMark | None:
-        """What a file with this speech says about its origin. The voice must be looked up."""
+        """The statement of origin in a file with this speech. The voice must be looked up."""
         assert options.voice is None or isinstance(options.voice, str | Voice)
         return self._loaded.file_mark(self.find_marking(options.mark), options.voice)
 

@@ -24,7 +24,7 @@ ExtendCache = Callable[[int, str, str], tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What all layers of a pass share."""
+    """The values that all layers of a pass share."""
 
     cos: str  # [1, T, head_dim / 2]
     sin: str

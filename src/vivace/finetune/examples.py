@@ -23,7 +23,7 @@ from vivace.text.tokenizer import TextTokenizer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transcript:
-    """What a recording says, and how."""
+    """The text of a recording, its speaker, language and instruction."""
 
     text: str
     speaker: str | None = None  # None: voice design, where the instruction describes the voice

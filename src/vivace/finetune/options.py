@@ -44,7 +44,7 @@ class DataOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainOptions:
-    """What is trained, and how."""
+    """The trained weights and the parameters of the training."""
 
     full: Annotated[bool, "Train all weights instead of an adapter."] = False
     rank: Annotated[int, "Rank of the adapter's matrices."] = 16

@@ -48,7 +48,7 @@ MIN_REPEATED, MAX_REPEATED_SHARE = 8, 0.25  # recordings of one transcript that 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinetuneRequest:
-    """What to fine-tune, with which data, and where to write the result."""
+    """The model to fine-tune, the data, the place of the result and the options."""
 
     data: Path
     output: Path  # FILE.safetensors: an adapter; a folder: a merged checkpoint

@@ -52,7 +52,7 @@ Row = Entry | Rejection
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What a row has that does not say otherwise."""
+    """Values of rows that do not contain them."""
 
     speaker: str | None
     language: str

@@ -73,7 +73,7 @@ class Trainables:
     trained_vectors: frozenset[str] = field(default_factory=frozenset)
 
     def parameters(self) -> dict[str, nn.Parameter]:
-        """What the optimizer changes."""
+        """The parameters that the optimizer changes, by name."""
         found: dict[str, nn.Parameter] = {}
         for name, pair in self.pairs.items():
             found |= {f"lora.{name}.a": pair.a, f"lora.{name}.b": pair.b}

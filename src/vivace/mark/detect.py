@@ -27,7 +27,7 @@ CONTENT_TYPES = {b"RIFF": "audio/wav", b"ID3": "audio/mpeg", b"\xff": "audio/mpe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detection:
-    """What was found in one file. None: not found, or not checked."""
+    """The marks found in one file. None: not found, or not checked."""
 
     path: str
     metadata: Mapping[str, str] | None = None  # facts of a file that says it is AI-generated

@@ -74,7 +74,7 @@ class Marking:
         )
 
     def file_mark(self, model: str, *voices: VoiceKind) -> FileMark | None:
-        """What files with speech of this model and these kinds of voices say; None: nothing."""
+        """The mark of files with speech of this model and these kinds of voices; None: no mark."""
         if not self.has_metadata:
             return None
         provenance = Provenance(

@@ -37,7 +37,7 @@ DESIGN_RATE = 24_000  # the response below 2 kHz is the same at every rate
 
 
 def mark_pattern(gains_db: tuple[float, ...]) -> Tensor:
-    """What the mark adds to each bin, relative to its neighbours, in decibels: [128]."""
+    """The gain of the mark in each bin, relative to its neighbours, in decibels: [128]."""
     taps = design_filter(gains_db, DESIGN_RATE).astype(np.float64)
     frequencies = BIN_HZ / DESIGN_RATE * np.arange(len(gains_db))
     response = np.exp(-2j * np.pi * np.outer(frequencies, np.arange(len(taps)))) @ taps

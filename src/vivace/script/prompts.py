@@ -23,7 +23,7 @@ from vivace.voices.voice import Voice
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PromptAdapter:
-    """What prompts contain of an adapter that is chosen per request."""
+    """The part of an adapter that prompts use. The adapter is chosen per request."""
 
     number: int  # from 1 on
     vectors: Mapping[str, NDArray[np.float32]]  # of its speakers

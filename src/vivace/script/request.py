@@ -17,7 +17,7 @@ Pieces = Iterator[str | None] | AsyncIterator[str | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Request:
-    """What a `Stream` speaks. `voice` and `lexicons` replace the sources named in `options`."""
+    """The input of a `Stream`. `voice` and `lexicons` replace the sources named in `options`."""
 
     text: str | Pieces
     voice: str | Voice | None  # None: no speaker

@@ -154,7 +154,7 @@ class Script:
 
     @property
     def error(self) -> Exception | None:
-        """What a live text's iterator raised, or why a part of the text was left out."""
+        """The exception of a live text's iterator, or the reason for a missing part of the text."""
         return self._reader.error if self._has_reader else None
 
 

@@ -186,7 +186,7 @@ class PreparedSpeech:
         await sink.finish(audio, words, report)
 
     def _file_mark(self, model: ServedModel, *, is_whole: bool) -> FileMark | None:
-        """What the audio says about its origin. Only complete files can be signed."""
+        """The statement of origin in the audio. Only complete files can be signed."""
         voice = self.options.voice
         assert voice is None or isinstance(voice, str | Voice)
         mark = model.tts.loaded.file_mark(self.context.marking, voice)

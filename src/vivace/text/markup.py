@@ -63,7 +63,7 @@ def _clean_all(text: str) -> str:
 
 
 def line_kind(line: str) -> LineKind:
-    """What a line of markdown is; "block" covers headings, rules and code fences."""
+    """The kind of a line of markdown. "block" covers headings, rules and code fences."""
     cleaned = _clean_line(_ANY_MARK.sub(_STANDS_FOR_MARK, line))
     if cleaned.startswith(LINE_SEPARATOR):
         return "item"

@@ -23,7 +23,7 @@ _TAIL = 8  # characters kept from the text before a place
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainRules:
-    """What is simplified besides white space."""
+    """The simplifications of a text besides those of white space."""
 
     drops_ellipsis: bool = False  # an ellipsis becomes a comma or a full stop
     drops_quotes: bool = False  # quotation marks are removed

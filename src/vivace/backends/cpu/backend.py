@@ -182,9 +182,9 @@ class CpuBackend(HostBackend[CpuSlot]):
         }
 
 
-def pick_precision(asked: CodecPrecision, *, has_integers: bool) -> CodecPrecision:
+def pick_precision(requested: CodecPrecision, *, has_integers: bool) -> CodecPrecision:
     """`auto`: `half` with integer weights. Full weights give the samples of float32."""
-    return ("half" if has_integers else "split") if asked == "auto" else asked
+    return ("half" if has_integers else "split") if requested == "auto" else requested
 
 
 def _pack_codec(

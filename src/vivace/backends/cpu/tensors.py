@@ -1,4 +1,4 @@
-"""What the library needs of a model's tensors, and a prompt's rows computed from them."""
+"""The tensors that the C++ library reads, and the rows of a prompt computed from them."""
 
 from __future__ import annotations
 

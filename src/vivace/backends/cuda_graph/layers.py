@@ -99,7 +99,7 @@ def _tried(
 
 
 def _first_work(layers: FusedLayers, model: Qwen3TTS, table: SlotTable) -> list[Work]:
-    """What the first request runs: a short prompt, the first frame and the next ones."""
+    """The work of the first request: a short prompt, the first frame and the next ones."""
     loop = FrameLoop(layers, model.config.tts_pad_token_id)
     padding = torch.full((1,), table.padding, device=model.device)
     kind = layers.kind([SamplingParams()])

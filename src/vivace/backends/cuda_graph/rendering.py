@@ -63,6 +63,6 @@ class Renderer:
 
 
 def _can_queue(slot: GraphSlot, num_frames: int) -> bool:
-    """Whether the codec can render these frames of the slot before the host knows them."""
+    """Whether the codec can render these frames before the host has their codes."""
     is_next = slot.num_coded + num_frames == slot.num_frames + slot.num_queued
     return is_next and slot.ahead is None and slot.is_sure

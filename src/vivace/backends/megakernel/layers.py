@@ -85,7 +85,7 @@ class MegakernelLayers(FusedLayers):
 
     @property
     def tested(self) -> Sequence[Work]:
-        """What `trial` runs with the fused kernels, and their predictor."""
+        """The work of `trial` with the fused kernels, and their predictor."""
         hidden, codes = self._test_input()
         pair = hidden[None]  # used as a hidden state and a code's embedding
         return partial(self._force_fused, hidden, codes), partial(self.predict, pair, 1)

@@ -26,7 +26,7 @@ FAILED, GAVE_UP, NEEDS_RESTART = 1, 70, 75
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What the supervisor sends to a process at its start."""
+    """The message of the supervisor to a process at its start."""
 
     settings: ServeSettings
     folder: Path  # of the engine's socket and the metrics

@@ -49,7 +49,7 @@ constexpr u32 EMPTY_ARRIVALS = WARPS;
 
 // -- numbers -----------------------------------------------------------------------------------------
 
-// The size of a row whose numbers come in whole chunks; the rest of the last one is zero, in weights and activations.
+// The size of a row that is padded to whole chunks. The padding is zero, in weights and activations.
 static constexpr __device__ int padded(int size) { return (size + DEPTH - 1) / DEPTH * DEPTH; }
 
 DEVICE float wide(u32 bits) { return __uint_as_float(bits << 16); }
@@ -190,7 +190,7 @@ struct Ring {
         if (lane == 0) barrier_arrive(empty + 8 * slot);
     }
 
-    // For the warp that fetches: eight rows of DEPTH numbers, `pitch` numbers apart.
+    // For the warp that copies weights: eight rows of DEPTH numbers, `pitch` numbers apart.
     DEVICE_MEMBER void fetch(const u16* weight, u64 pitch, u32 lane, u64 policy) {
         if (turn > 0) barrier_wait(empty + 8 * slot, (turn - 1) & 1);
         const u32 target = address(slot), ready = full + 8 * slot;
@@ -216,7 +216,7 @@ struct Ring {
         advance(1);
     }
 
-    // Likewise: a chunk in e4m3, which lies in one piece.
+    // The same for a chunk in e4m3, which is contiguous.
     DEVICE_MEMBER void fetch_fp8(const u8* chunk, u32 lane, u64 policy) {
         if (turn > 0) barrier_wait(empty + 8 * slot, (turn - 1) & 1);
         const u32 target = address(slot), ready = full + 8 * slot;
@@ -237,7 +237,7 @@ struct Ring {
         advance(1);
     }
 
-    // Likewise: `count` vectors of one head that lie one after another.
+    // The same for `count` contiguous vectors of one head.
     DEVICE_MEMBER void fetch_heads(const u16* vectors, u32 count, u32 lane) {
         if (turn > 0) barrier_wait(empty + 8 * slot, (turn - 1) & 1);
         const u32 target = address(slot), ready = full + 8 * slot;
@@ -269,7 +269,7 @@ DEVICE void fence_copies() {
 #endif
 }
 
-// Weights that are read again before the cache forgets them, or never again.
+// Policies of the L2 cache: `keep` for weights that are soon read again, `stream` for all others.
 DEVICE u64 keep_policy() {
     u64 policy = 0;
 #if __CUDA_ARCH__ >= 900
@@ -406,7 +406,7 @@ struct Chunk {
         }
     }
 
-    // Each half of a slice is a sum of its own.
+    // Each half of a slice has its own sum.
     DEVICE_MEMBER void multiply_by(float (&c)[2][4], const u32 (&x)[SLICE / 32][4]) const {
 #pragma unroll
         for (int i = 0; i < SLICE / 64; ++i)

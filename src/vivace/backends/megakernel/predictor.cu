@@ -80,9 +80,9 @@ struct Block {
 };
 
 
-// -- the warp that fetches ---------------------------------------------------------------------------
+// -- the warp that copies weights --------------------------------------------------------------------
 
-// In the order in which they are multiplied.
+// Weights in the order of their products.
 DEVICE void fetch_all(Ring ring, const Weights& weights, u32 first_sweep, u32 lane) {
     const u64 keep = keep_policy(), stream = stream_policy();
     for (u32 sweep = first_sweep; sweep < BOOKS; ++sweep) {
@@ -150,7 +150,7 @@ DEVICE void prepare_heads(Block& b, const Layer& w, const u32* words, u8* keys, 
     store_eight(target + 16 * i, turned);
 }
 
-// The query heads of one key head against the frame's positions; a warp mixes sixteen numbers.
+// The query heads of one key head against the frame's positions; a warp computes sixteen numbers.
 DEVICE void mix_values(Block& b, const u8* keys, u32* target, u32 num_new, u32 first, u32 tag) {
     if (16 * b.warp >= HEAD_DIM) return;
     const u32 row = b.lane & 7, part = b.lane >> 3, query = b.lane / 4, token = query / GROUP;
@@ -225,7 +225,7 @@ DEVICE void run_attention(Block& b, u32 layer, u32 sweep, u32 index, u32 tag) {
 
 // -- draws -------------------------------------------------------------------------------------------
 
-// Floats in their order as integers.
+// Maps floats to integers of the same order.
 DEVICE u32 ordered(float value) {
     const u32 bits = __float_as_uint(value);
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
@@ -235,7 +235,7 @@ DEVICE u32 ordered(float value) {
 DEVICE u32 code_of(const Block& b, int i) { return i / 4 * 4 * COMPUTING + 4 * b.thread + i % 4; }
 DEVICE bool is_code(const Block& b, int i) { return VOCAB == CODES * COMPUTING || code_of(b, i) < VOCAB; }
 
-// How many of the block's keys reach each of three thresholds.
+// The number of the block's keys at or above each of three thresholds.
 DEVICE void count_reaching(Block& b, const u32 (&keys)[CODES], const u32 (&thresholds)[3], u32 round, u32 (&reach)[3]) {
     u32 count = 0;
 #pragma unroll
@@ -285,7 +285,7 @@ DEVICE u32 kth_largest(Block& b, const u32 (&keys)[CODES], u32 rank) {
     return low;
 }
 
-// The sum of a number of each of the block's threads, in one order.
+// The sum of one number per thread of the block, in a fixed order.
 DEVICE float sum_of_block(Block& b, float value) {
 #pragma unroll
     for (int far = 16; far > 0; far /= 2) value = __fadd_rn(value, __shfl_xor_sync(~0u, value, far));
@@ -298,8 +298,8 @@ DEVICE float sum_of_block(Block& b, float value) {
     return sum;
 }
 
-// The lowest key that top-p keeps of those from `lowest` on: together those below it have at most 1 - top_p of the
-// probability. Equal keys go together, and the largest stays.
+// The lowest key that top-p keeps among the keys from `lowest` on. The keys below it have at most 1 - top_p of the
+// probability together. Equal keys are all kept or all dropped, and the largest is always kept.
 DEVICE u32 smallest_in_nucleus(Block& b, const u32 (&keys)[CODES], const float (&logits)[CODES], u32 lowest, float heat,
                                float top_p) {
     u32 top = 0;
@@ -436,9 +436,9 @@ DEVICE void project_input(Block& b, u32 sweep) {
     });
 }
 
-// One pass through the layers and the head. A layer comes in two halves, attention and MLP, of the same shape: a
+// One pass through the layers and the head. A layer has two halves of the same shape, attention and MLP: a
 // product from normalised rows, then one that is added to the residual stream. The head is one more first product.
-// All of it is one loop, so that its code stays in the instruction cache.
+// One loop computes all of it, so that its code stays in the instruction cache.
 DEVICE void run_sweep(Block& b, u32 sweep) {
     const Weights& weights = *b.request.weights;
     Exchange& exchange = b.exchange;

@@ -28,7 +28,7 @@ struct Layer {  // what is in e4m3 is cast
 
 // -- the warp that copies weights --------------------------------------------------------------------
 
-// Numbers k and up of the eight rows from `row` on, which have `depth` of them.
+// Numbers from k on, of the eight rows from `row` on. A row has `depth` numbers.
 DEVICE void fetch_chunk(Ring& ring, const u16* weight, u64 row, u32 k, u32 depth, bool is_fp8, u32 lane, u64 policy) {
     if (is_fp8)
         ring.fetch_fp8(reinterpret_cast<const u8*>(weight) + (row * depth / ROWS + k) / DEPTH * FP8_CHUNK_BYTES, lane,
@@ -42,7 +42,7 @@ DEVICE void fetch_units(Ring& ring, const u16* weight, u32 units, u32 depth, boo
             fetch_chunk(ring, weight, (u64)unit * ROWS, k, depth, is_fp8, lane, policy);
 }
 
-// A unit of gates, then the unit of the values that they open.
+// A unit of gates, then the unit of the values that the gates multiply.
 DEVICE void fetch_gated(Ring& ring, const u16* weight, u32 lane, u64 policy) {
     for (u32 unit = blockIdx.x; unit < INTER / ROWS; unit += gridDim.x)
         for (u32 half = 0; half < 2; ++half)
@@ -88,7 +88,7 @@ DEVICE void store_eight(u8* target, const u32 (&x)[8]) {
         make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
 }
 
-// The sum of the eight or four numbers that the warps of a row left.
+// The sum of the eight or four numbers that the warps of a row stored.
 DEVICE float sum_of_warps(const float* sums) {
     float s[ROW_WARPS];
 #pragma unroll
@@ -275,7 +275,7 @@ DEVICE u32 open_gate(float gate, float up) {
     return narrow(__fmul_rn(opened, rounded(up)));
 }
 
-// From normalised rows: queries, keys and values; gates and what they open; or logits. The first weights are read
+// From normalised rows: queries, keys and values; gates and their values; or logits. The first weights are read
 // into registers before `gather` waits for the rows.
 template <typename Block, typename Gather>
 DEVICE void run_linear(Block& b, u32 num_rows, u32* target, u32 columns, bool is_gated, u32 tag, Gather gather) {
@@ -351,7 +351,7 @@ struct Rotation {
           cosines(*reinterpret_cast<const uint4*>(weights.cos + position * HEAD_DIM + 8 * i)),
           sines(*reinterpret_cast<const uint4*>(weights.sin + position * HEAD_DIM + 8 * i)) {}
 
-    // A value is passed on as it is.
+    // Values have neither norm nor rotation.
     DEVICE_MEMBER void apply(u32 (&out)[8], const u32 (&x)[8], bool is_value) const {
         float sum = squares(x);
 #pragma unroll
@@ -372,7 +372,7 @@ struct Rotation {
     }
 };
 
-// -- a block's beginning -----------------------------------------------------------------------------
+// -- start of a block --------------------------------------------------------------------------------
 
 template <typename Shared>
 DEVICE void init_shared(Shared& shared, const u32* control) {
@@ -411,5 +411,5 @@ DEVICE void finish(const Shared& shared, u32* control) {
     if (threadIdx.x == 0 && blockIdx.x == 0) *(volatile u32*)control = shared.epoch + 1;
 }
 
-// The last blocks have the least to multiply: they attend and draw.
+// The last blocks have the fewest products, so they also compute the attention and draw codes.
 DEVICE u32 last_first() { return gridDim.x - 1 - blockIdx.x; }

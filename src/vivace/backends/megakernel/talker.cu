@@ -78,7 +78,7 @@ struct Unit {
 
     DEVICE_MEMBER bool is_last() const { return chunk + 1 == num_chunks; }
 
-    // Where the keys or values of the page begin that a position is in.
+    // The start of the keys or values in the page of a position.
     DEVICE_MEMBER u64 page(const KernelArguments& r, const Shared& shared, u32 layer, u32 position) const {
         const int page = __ldg(r.pages + (u64)shared.slot[row] * r.pages_stride + position / KEYS);
         return layer * r.layer_stride + page * r.page_stride + head * r.head_stride;
@@ -171,7 +171,7 @@ DEVICE void prepare_heads(Block& b, const Unit& unit, u32 layer, u8* keys, u8* v
     store_eight(reinterpret_cast<u8*>(page + position % KEYS * HEAD_DIM + 8 * i), turned);
 }
 
-// Rows of values past the newest, which may hold anything, become 0.
+// Sets rows of values past the newest to 0, because their content is undefined.
 DEVICE void clear_values(Block& b, const Unit& unit, u8* values) {
     const u32 first = b.shared.num_keys[unit.row] - unit.chunk * KEYS;
     for (u32 i = LANES * first + COMPUTING - 1 - b.thread; i < LANES * KEYS; i += COMPUTING)
@@ -207,7 +207,7 @@ DEVICE void score_keys(Block& b, const Unit& unit, u32 layer, const u8* keys) {
     }
 }
 
-// Softmax over the chunk and the mix of its values; a warp mixes sixteen numbers.
+// Softmax over the chunk and the weighted sum of its values; a warp computes sixteen numbers.
 DEVICE void mix_values(Block& b, const Unit& unit, const u8* values, u32 tag, u32 partial_tag) {
     const u32 row = b.lane & 7, part = b.lane >> 3, query = b.lane / 4, begin = 16 * b.warp;
     if (begin >= HEAD_DIM) return;
@@ -324,8 +324,8 @@ DEVICE void run_attention(Block& b, u32 layer, u32 tag) {
 
 // -- the step ----------------------------------------------------------------------------------------
 
-// A layer comes in two halves, attention and MLP, of the same shape: a product from normalised rows, then one that is
-// added to the residual stream. All of it is one loop, so that its code stays in the instruction cache.
+// A layer has two halves of the same shape, attention and MLP: a product from normalised rows, then one that is
+// added to the residual stream. One loop computes all of it, so that its code stays in the instruction cache.
 DEVICE void run_layers(Block& b) {
     const Weights& weights = *b.request.weights;
     Exchange& exchange = b.exchange;

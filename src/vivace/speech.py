@@ -189,6 +189,12 @@ def as_whole_number(name: str, value: object) -> int:
     return int(value)
 
 
+def check_least(name: str, value: object, least: int) -> None:
+    """Raise RequestError unless the value is a whole number of at least `least`."""
+    if as_whole_number(name, value) < least:
+        raise RequestError(f"{name} must be {least} or more, not {shown(value)}")
+
+
 def as_sampling_number(name: str, value: object) -> float:
     """Convert a sampling option to a Python number. Values out of bounds raise RequestError."""
     number = as_whole_number(name, value) if name in WHOLE_NUMBERS else _as_number(name, value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from tests.support.slots import NUM_FRAMES, PlainBackend, SteppedBackend, make_prompt, params
 from tests.support.tiny import Tiny
 from tests.support.utterances import generate
+from vivace import TTS
 from vivace.backends import Capacity, build_backend, survey
 from vivace.backends.eager import EagerBackend
 from vivace.errors import BackendError, BackendUnavailableError, NumericError, RequestError
@@ -250,5 +252,10 @@ def test_auto_picks_first_usable_backend_and_unknown_names_fail(
         build_backend("warp", part.model, part.codec)
     assert "eager" in usable
     assert build_backend("eager", part.model, part.codec, Capacity(max_streams=3)).max_streams == 3
-    with pytest.raises(RequestError, match="max_frames must be 1 or more, not 0"):
-        Capacity(max_frames=0)
+
+
+@pytest.mark.parametrize("name", ["max_streams", "max_queue", "max_frames"])
+@pytest.mark.parametrize("value", [-1, "4", 1.5, True, [4]])
+def test_invalid_limit_of_a_model_is_rejected(name: str, value: object) -> None:
+    with pytest.raises(RequestError, match=f"{name} must be .*, not {re.escape(repr(value))}"):
+        TTS.load(**{name: value})  # type: ignore[arg-type]

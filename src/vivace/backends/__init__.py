@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from vivace.backends.base import Backend, CodecPrecision
 from vivace.errors import BackendUnavailableError, RequestError
 from vivace.model.config import CodecConfig, ModelConfig
+from vivace.speech import check_least
 
 if TYPE_CHECKING:
     import torch
@@ -37,8 +38,8 @@ class Capacity:
     codec_precision: CodecPrecision = "auto"  # of the CUDA backends and of the C++ codec
 
     def __post_init__(self) -> None:
-        if self.max_frames is not None and self.max_frames < 1:
-            raise RequestError(f"max_frames must be 1 or more, not {self.max_frames}")
+        if self.max_frames is not None:
+            check_least("max_frames", self.max_frames, 1)
         if self.codec_precision not in (known := get_args(CodecPrecision)):
             raise RequestError(
                 f"codec_precision must be one of {', '.join(known)}, not {self.codec_precision!r}"

@@ -33,6 +33,7 @@ from dataclasses import dataclass, field
 from typing import Generic, Literal, Protocol, TypeVar
 
 from vivace.errors import RequestError
+from vivace.speech import check_least
 
 Profile = Literal["latency", "balanced", "throughput"]
 MAX_WHILE_OTHERS_WAIT = 4  # frames of a turn that steps one utterance
@@ -109,11 +110,9 @@ class EngineLimits:
     profile: Profile = "balanced"
 
     def __post_init__(self) -> None:
-        if (self.max_streams is not None and self.max_streams < 1) or self.max_queue < 0:
-            raise RequestError(
-                "max_streams must be 1 or more and max_queue 0 or more, "
-                f"not {self.max_streams} and {self.max_queue}"
-            )
+        if self.max_streams is not None:
+            check_least("max_streams", self.max_streams, 1)
+        check_least("max_queue", self.max_queue, 0)
         if self.profile not in PACES:
             raise RequestError(f"profile must be one of {', '.join(PACES)}, not {self.profile!r}")
 

@@ -5,10 +5,12 @@
 The codec of the embedded voice supports only its two speakers, and its released encoder is
 untrained. This stage runs on a CPU:
 
-1. A preset of the base speaks every transcript. Its codes and its audio are exact pairs.
+1. A preset of the base speaks every transcript and as many other sentences as `other_lines` says.
+   Its codes and its audio are exact pairs.
 2. Dynamic time warping aligns each recording with the preset's speech.
-3. A mel encoder learns the preset's codes from its speech and from the aligned recordings. The
-   codes keep their meaning, so the talker knows most of the way from text to codes.
+3. A mel encoder learns the preset's codes from its speech, from the aligned recordings, and from
+   the other sentences with a changed timbre. The codes keep their meaning, so the talker knows most
+   of the way from text to codes.
 4. The recordings are encoded, and the decoder learns their audio from these codes.
 
 It writes a checkpoint folder with the new decoder, and `data.jsonl` with the codes of the
@@ -16,15 +18,15 @@ recordings:
 
     vivace finetune build/george_base/data.jsonl --model build/george_base --name george
 
-The encoder starts from shared/mini_voice/encoder.safetensors, if that file is there. The codec of
-released checkpoints needs no such stage. The new folder keeps one preset, which degrades.
+The codec of released checkpoints needs no such stage. The new folder keeps one preset, which
+degrades.
 """
 
 from __future__ import annotations
 
 import csv
 import json
-import os
+import random
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,11 +40,13 @@ from torch import Tensor, nn
 from recipes.mini_voice import train_codec
 from recipes.mini_voice.codec_model import CodecTrainer, decode_part, part_begins
 from recipes.mini_voice.common import Log, begin_stage, cosine, optimizer, set_lr
-from recipes.mini_voice.import_asset import ASSET, ROOT, SHARED_VARIABLE
-from recipes.mini_voice.mels import MelLoss
+from recipes.mini_voice.import_asset import ASSET
+from recipes.mini_voice.mels import MelLoss, change_timbre
 from recipes.mini_voice.settings import FRAME, SAMPLE_RATE, load_settings, parser
 from recipes.mini_voice.snake import use_fast_snake
 from recipes.mini_voice.store import gather
+from recipes.mini_voice.talk_lines import TalkLines
+from recipes.mini_voice.templates import CITIES, template_lines
 from recipes.mini_voice.warp import align
 from vivace import TTS
 from vivace.audio.files import read_audio
@@ -83,20 +87,26 @@ def read_recordings(folder: Path) -> tuple[list[str], list[Tensor]]:
     return texts, audios
 
 
+def other_lines(count: int) -> list[str]:
+    """Sentences beside the transcripts: numbers, names and conversation."""
+    talk = TalkLines(CITIES, random.Random(1))
+    return [*template_lines(count // 2, seed=1), *(talk.line() for _ in range(count - count // 2))]
+
+
 def imitate(
     base: Path, voice: str, texts: list[str], audios: list[Tensor]
 ) -> tuple[Speech, list[Tensor]]:
-    """The transcripts, spoken by a preset of the base, and the recordings of the same sentences.
+    """The texts, spoken by a preset of the base, and the recordings of the first texts.
 
     Speech in several parts has pauses without codes and is left out.
     """
     spoken, recorded = [], []
     with TTS.load(base, device="cpu") as tts:
-        for number, (text, recording) in enumerate(zip(texts, audios, strict=True)):
+        for number, text in enumerate(texts):
             one = tts.speak(text, voice=voice, seed=number, trim=False)
             if len(one.samples) == FRAME * len(one.codes):
                 spoken.append(one)
-                recorded.append(recording)
+                recorded += audios[number : number + 1]
     preset = Speech(
         torch.cat([torch.from_numpy(one.samples) for one in spoken]),
         torch.cat([torch.from_numpy(one.codes) for one in spoken]),
@@ -105,18 +115,15 @@ def imitate(
     return preset, recorded
 
 
-def build(settings: SimpleNamespace, encoder: Path, base: Path = ASSET) -> CodecTrainer:
-    """The decoder and codebooks of `base`, with the encoder of the first speaker or a new one."""
+def build(settings: SimpleNamespace, base: Path = ASSET) -> CodecTrainer:
+    """The decoder and codebooks of `base`, with a small untrained encoder."""
+    config = settings.adapt_codec
+    vars(settings.encoder).update(width=config.encoder_width, num_blocks=config.encoder_blocks)
     trainer = train_codec.build(settings)
     asset = load_file(base / CODEC_WEIGHTS)
     own = {name.removeprefix("decoder."): one.float() for name, one in asset.items()}
     own = {name: one for name, one in own.items() if name in trainer.decoder.state_dict()}
     trainer.decoder.load_state_dict(own)
-    if encoder.exists():
-        state = {k: v.float() for k, v in load_file(encoder).items() if k.startswith("encoder.")}
-        trainer.load_state_dict(state, strict=False)
-    else:
-        print(f"{encoder} is missing: the encoder starts untrained, which needs more steps")
     quantizer = trainer.decoder.quantizer
     layers = [*quantizer.rvq_first.vq.layers, *quantizer.rvq_rest.vq.layers]
     for vectors, layer in zip(trainer.books.vectors, layers, strict=True):
@@ -134,7 +141,11 @@ def take_share(trainer: CodecTrainer, speech: Speech) -> None:
 
 
 class EncoderStage:
-    """Trains the encoder to the preset's codes, from its speech and from aligned recordings."""
+    """Trains the encoder to the preset's codes.
+
+    Half of a batch is the preset's speech. The other half has other timbres: aligned recordings of
+    the first utterances, and the preset's further utterances, all changed at random.
+    """
 
     def __init__(
         self, config: SimpleNamespace, trainer: CodecTrainer, speech: Speech, audios: list[Tensor]
@@ -145,8 +156,9 @@ class EncoderStage:
                 [trainer.encoder.mels(one[None])[0] for one in part]
                 for part in (speech.split(), audios)
             )
-        warped = [one[:, path] for one, path in zip(new, align(new, own), strict=True)]
-        self.mels = torch.cat((torch.cat(warped, 1), torch.cat(own, 1)), 1)  # [mels, columns]
+        paths = align(new, own[: len(new)])
+        warped = [one[:, path] for one, path in zip(new, paths, strict=True)]
+        self.mels = torch.cat((*warped, *own[len(new) :], *own), 1)  # [mels, columns]
         books = trainer.books
         pairs = zip(speech.codes.T, books.vectors, strict=True)
         self.first, *rest = [vectors[codes] for codes, vectors in pairs]
@@ -160,7 +172,9 @@ class EncoderStage:
         shift = (torch.arange(config.batch) >= half) * num_frames
         columns = (begin + shift)[:, None] * COLUMNS + torch.arange(size * COLUMNS)
         frames = begin[:, None] + torch.arange(size)
-        z = trainer.encoder.encode_mels(self.mels[:, columns].transpose(0, 1))
+        mels = self.mels[:, columns].transpose(0, 1)
+        others = change_timbre(mels[:half], config.frequency_range, config.level_change)
+        z = trainer.encoder.encode_mels(torch.cat((others, mels[half:])))
         first, rest = trainer.branches(z)
         semantic = self._cross_entropy(0, first, self.speech.codes[frames, 0])
         acoustic = self._cross_entropy(1, rest, self.speech.codes[frames, 1])
@@ -261,8 +275,6 @@ def write(
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--data", type=Path, required=True, help="a folder like LJSpeech")
-    default = os.environ.get(SHARED_VARIABLE) or ROOT.parent / "shared" / "mini_voice"
-    options.add_argument("--shared", type=Path, default=Path(default))
     options.add_argument("--base", type=Path, default=ASSET, help="default: the embedded voice")
     args = options.parse_args()
     settings = load_settings(args.smoke, args.set)
@@ -272,9 +284,10 @@ def main() -> None:
     log = Log(args.out.with_name(f"{args.out.name}.log.jsonl"))
     texts, audios = read_recordings(args.data)
     log("recordings", recordings=len(texts), minutes=sum(map(len, audios)) / SAMPLE_RATE / 60)
-    preset, recorded = imitate(args.base, config.voice, texts, audios)
+    lines = [*texts, *other_lines(config.num_other_lines)]
+    preset, recorded = imitate(args.base, config.voice, lines, audios)
     log("preset", minutes=len(preset.audio) / SAMPLE_RATE / 60)
-    trainer = build(settings, args.shared / "encoder.safetensors", args.base)
+    trainer = build(settings, args.base)
     take_share(trainer, preset)
     train(EncoderStage(config, trainer, preset, recorded), "encoder", config.lr, config.steps, log)
     speech = encode(trainer, audios)

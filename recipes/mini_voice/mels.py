@@ -3,15 +3,48 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recipes.mini_voice.settings import SAMPLE_RATE
 
+NUM_KNOTS = 6  # of the curve that changes the levels
+
+
+def mel_edges(num_mels: int) -> Tensor:
+    """The edges of the filters on the mel scale: [num_mels + 2], at equal distances."""
+    return torch.linspace(0, float(_mel(torch.tensor(SAMPLE_RATE / 2))), num_mels + 2)
+
+
+def _mel(frequencies: Tensor) -> Tensor:
+    return 2595 * torch.log10(1 + frequencies / 700)
+
+
+def _frequencies(mel: Tensor) -> Tensor:
+    return 700 * (10 ** (mel / 2595) - 1)
+
+
+def change_timbre(mels: Tensor, frequency_range: float, level_change: float) -> Tensor:
+    """Log-mels [B, mels, columns] as of other speakers and microphones, at random.
+
+    The frequencies of an item are scaled by up to `1 + frequency_range`, up or down. Its levels
+    change by a smooth curve with the standard deviation `level_change`.
+    """
+    batch, num_mels, num_columns = mels.shape
+    centres = mel_edges(num_mels)[1:-1]
+    scales = (1 + frequency_range) ** (2 * torch.rand(batch, 1) - 1)
+    places = (_mel(_frequencies(centres) * scales) - centres[0]) / (centres[1] - centres[0])
+    places = places.clamp(0, num_mels - 1.001)[..., None].expand(-1, -1, num_columns)
+    low = places.long()
+    between = torch.lerp(mels.gather(1, low), mels.gather(1, low + 1), places - low)
+    knots = level_change * torch.randn(batch, 1, NUM_KNOTS)
+    curve = F.interpolate(knots, num_mels, mode="linear", align_corners=True)
+    return between + curve.transpose(1, 2)
+
 
 def mel_filters(num_bins: int, num_mels: int) -> Tensor:
     """Triangles on the mel scale, unit peak area per bin width: [num_bins, num_mels]."""
-    top = 2595 * torch.log10(torch.tensor(1 + SAMPLE_RATE / 2 / 700))
-    edges = 700 * (10 ** (torch.linspace(0, float(top), num_mels + 2) / 2595) - 1)
+    edges = _frequencies(mel_edges(num_mels))
     bins = torch.linspace(0, SAMPLE_RATE / 2, num_bins)
     # Filters narrower than a bin would be empty; widen them to one bin.
     width = SAMPLE_RATE / 2 / (num_bins - 1)

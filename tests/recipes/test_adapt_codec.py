@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from recipes.mini_voice import warp
+from recipes.mini_voice.mels import MelSpectrogram, change_timbre
 from tests.finetune.recordings import write_ljspeech
 from tests.support import fork_server
 from tests.support.project import ROOT
@@ -21,7 +22,7 @@ sys.path.insert(0, sys.argv.pop(1))
 runpy.run_module("recipes.mini_voice.adapt_codec", run_name="__main__")
 """
 SIZES = {
-    "steps": 1, "batch": 2, "crop_frames": 8,
+    "num_other_lines": 1, "steps": 1, "batch": 2, "crop_frames": 8,
     "decoder_steps": 1, "decoder_batch": 2, "decoder_crop_frames": 12, "decoder_wave_frames": 4,
 }  # fmt: skip
 
@@ -30,9 +31,7 @@ def test_stage_writes_a_decoder_and_codes_of_every_recording(tmp_path: Path) -> 
     data = write_ljspeech(tmp_path / "data", 2, seconds=1.0)
     out = tmp_path / "base"
     sizes = [part for key, size in SIZES.items() for part in ("--set", f"adapt_codec.{key}={size}")]
-    done = fork_server.run(
-        RUN, str(ROOT), "--data", str(data), "--out", str(out), "--shared", str(tmp_path), *sizes
-    )
+    done = fork_server.run(RUN, str(ROOT), "--data", str(data), "--out", str(out), *sizes)
     assert done.returncode == 0, done.stderr
     rows = read_rows(out / "data.jsonl", Defaults("me", "english"))
     codes = [row.codes for row in rows if isinstance(row, Entry) and row.codes is not None]
@@ -48,6 +47,23 @@ def test_stage_writes_a_decoder_and_codes_of_every_recording(tmp_path: Path) -> 
     np.testing.assert_allclose(made.numpy(), expected.numpy(), atol=0.05)
     config = json.loads((out / "config.json").read_text())
     assert list(config["talker_config"]["spk_id"]) == ["michael"]
+
+
+def test_changed_timbre_scales_frequencies_and_keeps_times() -> None:
+    torch.manual_seed(1)
+    mel = MelSpectrogram(1024, 240, 100)
+    time = torch.arange(24_000) / 24_000
+    tones = [torch.sin(2 * torch.pi * hz * time) * (time > 0.5) for hz in (1000.0, 1150.0, 870.0)]
+    mels = mel(torch.stack(tones))  # [3, mels, columns]
+    peaks = mels[..., -20:].mean(-1).argmax(1)
+    made = change_timbre(mels[:1].expand(40, -1, -1), 0.15, 0.0)
+    found = made[..., -20:].mean(-1).argmax(1)
+    assert peaks[2] - 1 <= found.min() < peaks[0] < found.max() <= peaks[1] + 1
+    assert made[..., :40].max() < made[..., -20:].max() - 3  # silence stays where it was
+    torch.testing.assert_close(change_timbre(mels, 0.0, 0.0), mels, rtol=0, atol=0.01)
+    levels = change_timbre(mels, 0.0, 0.5) - mels
+    torch.testing.assert_close(levels, levels[..., :1].expand_as(levels), rtol=0, atol=0.01)
+    assert 0.1 < levels.std() < 1.5
 
 
 def test_align_finds_the_columns_of_stretched_mels() -> None:

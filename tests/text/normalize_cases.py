@@ -576,6 +576,8 @@ CASES: dict[str, dict[str, str]] = {
         "the mid-'60s": "the mid sixties",
     },
     "signs around numbers": {
+        "F#m, C#7, a #4C": "F sharp minor, C sharp seven, a number four C",
+        "9.8 m/s^2, 3 m^2": "nine point eight meters per second squared, three square meters",
         "~2-3 weeks, ~5–10 kg": "about two to three weeks, about five to ten kilograms",
         "a 3-pt shot, 2-of-6": "a three point shot, two of six",
         "SW3 4ND on the 4TH": "S W three four N D on the fourth",

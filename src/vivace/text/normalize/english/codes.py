@@ -43,6 +43,7 @@ _LANGUAGES = word_map("languages")
 _HYPHENED = re.compile(
     rf"({NUMBER})-([A-Z]?[a-z]{{2,}}|[A-Z]?Hz|[KMGT]B|[gmVW])((?:-(?:[A-Za-z]{{2,}}|a))*)"
 )
+_CHORD = re.compile(r"([A-G])[#♯](m|maj|min|dim|sus|add|)(\d{0,2})")  # "F#m7"
 _TEAM = re.compile(r"(\d{2})ers")  # "49ers"
 _ENDS = "noon|midnight|present|now|today"
 _TIME_OR_YEAR = r"\d{1,4}(?::\d\d)?(?:[ap]m)?"
@@ -91,6 +92,9 @@ def read_code(reader: TokenReader, token: Token) -> Reading | None:
     if found := _FEET.fullmatch(core):
         words = f"{cardinal(int(found[1]))} foot {cardinal(int(found[2]))}"
         return Reading(words, trail=token.trail.removeprefix('"').removeprefix("”"))
+    if found := _CHORD.fullmatch(core):
+        kind = {"m": "minor", "": ""}.get(found[2], found[2])
+        return Reading(" ".join(filter(None, [found[1], "sharp", kind, read_mixed(found[3])])))
     if found := _TEAM.fullmatch(core):
         number = cardinal(int(found[1]))
         return Reading(f"{number}{'rs' if number.endswith('e') else 'ers'}")

@@ -27,7 +27,7 @@ SPELLED_UNITS = word_set("spelled_units")  # read as letters without a number
 
 def unit_words(unit: str, number: str) -> str | None:
     """The name of a unit after a number. The number "" gives the plural."""
-    unit = unit.translate(_SAME_SIGNS)
+    unit = unit.translate(_SAME_SIGNS).replace("^2", "²").replace("^3", "³")
     if unit in UNITS:
         return plural(UNITS[unit], number)
     head, *below = unit.split("/")

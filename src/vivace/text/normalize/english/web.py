@@ -20,7 +20,7 @@ _HANDLE = re.compile(r"@(\w{1,40}(?:\.\w{1,40}){0,4})((?:['’]s)?)")
 _TAG = re.compile(r"#(?=\d*[A-Za-z_])(\w{1,61})")
 _CODE = re.compile(r"[A-Za-z0-9-]+")
 _LINK = re.compile(r"([^\]]*)\]\((?:https?://|mailto:)([!-~]+)")
-_NUMBERED = re.compile(r"#(\d{1,9})")
+_NUMBERED = re.compile(r"#(\d{1,9}[A-Z]?)")
 _VERSION = re.compile(r"([vV])?(\d{1,4}(?:\.\d{1,4})+)((?:-?(?:alpha|beta|rc)\.?\d*)?)")
 _INITIALS = re.compile(r"(?:[A-Z][a-z]?\.|[a-z]\.)+[A-Za-z]{1,2}")
 _NO_SPACE = re.compile(r"(\d+)([.?!])([A-Z][a-z]+)")
@@ -47,10 +47,11 @@ def read_web(reader: TokenReader, token: Token) -> Reading | None:
         return Reading(spell_address(unquote(found[1] or found[2]).rstrip("/")))
     if found := _HANDLE.fullmatch(core):
         return Reading(f"at {spell_address(found[1])}{found[2]}")
+    if found := _NUMBERED.fullmatch(core):
+        read = read_digits if found[1].isdecimal() else read_mixed
+        return Reading(f"number {read(found[1])}")
     if found := _TAG.fullmatch(core):
         return Reading(f"hashtag {' '.join(map(_read_piece, split_case(found[1])))}")
-    if found := _NUMBERED.fullmatch(core):
-        return Reading(f"number {read_digits(found[1])}")
     if _WINDOWS_PATH.fullmatch(core) or _HOST_AND_PORT.fullmatch(core):
         return Reading(spell_address(core.lstrip("\\")))
     if (words := _part_sentences(token)) != core:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from vivace.checkpoint_files import package_file
 from vivace.errors import BackendUnavailableError, RequestError
-from vivace.speech import Bounds, as_whole_number, shown
+from vivace.speech import THREADS, as_whole_number, shown
 
 if TYPE_CHECKING:
     import torch
@@ -30,7 +30,6 @@ log = logging.getLogger(__name__)
 
 AUTO = "auto"
 DEVICE_TYPES = ("cpu", "cuda", "mps")
-THREADS = Bounds(1, 1_024)  # OpenMP ends the process if it cannot start a thread
 SMALL_MODEL_BYTES = 256 << 20  # on disk; released checkpoints are ten times as large
 DTYPES = ("float32", "bfloat16")
 SWITCH_INTERVAL_S = 0.0001  # Python's default is 0.005

@@ -50,6 +50,7 @@ class Bounds:
         return f"{zero}from {_written(self.low)} to {_written(self.high)}"
 
 
+THREADS = Bounds(1, 1_024)  # OpenMP ends the process if it cannot start a thread
 # With these bounds a score is at most 1e6 times a logit: finite in float32 and in bfloat16.
 BOUNDS = {
     "temperature": Bounds(1e-5, 100.0, zero="greedy"),

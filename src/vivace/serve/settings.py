@@ -21,11 +21,10 @@ from pydantic import (
     model_validator,
 )
 
-from vivace.device import THREADS
 from vivace.errors import RequestError
 from vivace.mark.levels import CHOICES, DEFAULT_MARK, MarkLevels
 from vivace.mark.marking import Marking
-from vivace.speech import LiveMode
+from vivace.speech import THREADS, LiveMode
 
 EMBEDDED = "vivace"  # model name of the embedded voice
 MIB = 2**20

@@ -124,7 +124,7 @@ def test_page_names_invalid_input(page: Driver, site: Site) -> None:
     assert page.error == ""
 
 
-def test_page_without_webassembly_says_so(launched: Any, site: Site) -> None:
+def test_page_without_webassembly_shows_the_reason(launched: Any, site: Site) -> None:
     with tab(launched) as page:
         page.tab.add_init_script("delete globalThis.WebAssembly")
         page.tab.goto(site.url)

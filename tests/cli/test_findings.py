@@ -155,7 +155,9 @@ def test_doctor_prints_problem_and_fix(capsys: Captured, monkeypatch: pytest.Mon
     assert problem["fix"] == "sudo apt-get install gcc libc6-dev"
 
 
-def test_doctor_without_problems_says_so(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_without_problems_prints_none(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Machine, "inspect", lambda: GPU_MACHINE)
     assert main(["doctor"]) == 0
     assert re.fullmatch(r"problems +none", capsys.readouterr().out.splitlines()[-1])

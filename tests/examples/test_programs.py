@@ -57,7 +57,7 @@ def test_readme_lists_every_example() -> None:
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.name)
-def test_program_is_short_public_and_says_how_to_run(path: Path) -> None:
+def test_program_is_short_public_and_contains_its_command(path: Path) -> None:
     text = path.read_text("utf-8")
     assert len(text.splitlines()) < MAX_LINES
     tree = ast.parse(text)

@@ -145,7 +145,7 @@ def test_foreign_and_broken_files_raise_audio_error(content: bytes, tmp_path: Pa
         Detector().detect(str(path))
 
 
-def test_wav_without_samples_is_an_error_that_says_so(tmp_path: Path) -> None:
+def test_wav_without_samples_is_an_error_with_the_reason(tmp_path: Path) -> None:
     plain, marked = tmp_path / "plain.wav", tmp_path / "marked.wav"
     plain.write_bytes(wav_header(RATE, 0))
     with pytest.raises(AudioError, match=r"plain\.wav: the file has no samples"):

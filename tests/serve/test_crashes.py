@@ -71,7 +71,7 @@ def test_crash_log_reaches_its_limit_at_five_crashes_in_ten_minutes() -> None:
     assert pauses == [0.0, 1.0, 2.0, 4.0, 4.0]
 
 
-def test_crash_log_forgets_crashes_after_ten_minutes() -> None:
+def test_crash_log_drops_crashes_after_ten_minutes() -> None:
     clock = Clock()
     crashes = CrashLog(clock)
     for _ in range(20):

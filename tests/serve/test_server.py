@@ -256,7 +256,7 @@ def test_json_log_is_json_from_the_first_line_to_the_error(taken_port: int) -> N
 
 
 @pytest.mark.parametrize("flag", ["--log-format=json", ""])
-def test_setting_error_is_json_if_json_is_asked_for(
+def test_setting_error_is_json_with_json_logs(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, flag: str
 ) -> None:
     printed: list[str] = []

@@ -89,7 +89,7 @@ def test_speak_before_the_server_is_ready_works_later(server: Running, page: Dri
     ("kind", "words"),
     [("base", "voices that you clone, and there is none"), ("voice_design", "Describe the voice")],
 )
-def test_speak_without_any_voice_says_what_to_do(
+def test_speak_without_any_voice_shows_the_next_step(
     server: Running, page: Driver, kind: str, words: str
 ) -> None:
     def voiceless(route: Any) -> None:

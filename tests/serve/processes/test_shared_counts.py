@@ -89,7 +89,7 @@ def test_rate_is_shared_and_refills(maps: Maps) -> None:
     assert first.spend("a", 3, now=120.0) == pytest.approx(1.0)
 
 
-def test_rate_table_forgets_the_client_that_was_not_seen_for_longest(maps: Maps) -> None:
+def test_full_rate_table_drops_the_client_seen_least_recently(maps: Maps) -> None:
     _, first, _ = maps
     for number in range(NUM_RATES + 100):
         assert first.spend(str(number), 2, now=100.0 + number) == 2.0

@@ -192,6 +192,22 @@ def test_invalid_plot_fails_before_measurement(
     assert_fails(run_here("bench", *options), capsys, match)
 
 
+def test_folder_as_json_file_fails_before_measurement(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert_fails(run_here("bench", "--json", str(tmp_path)), capsys, "it is a folder")
+
+
+def test_report_that_cannot_be_written_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    path, sizes = str(tmp_path / "file" / "a.json"), ("--frames", "2", "--repeats", "1")
+    code = run_here("bench", "--json", path, "--streams", "1", "--rounds", "1", *sizes)
+    assert code == 1
+    assert "vivace: cannot write" in capsys.readouterr().err
+
+
 def test_plot_without_matplotlib_fails_before_measurement(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

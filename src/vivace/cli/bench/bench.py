@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -43,6 +44,8 @@ def bench(arguments: argparse.Namespace) -> int:
 
 def check(arguments: argparse.Namespace) -> None:
     """Raise RequestError for invalid options before the measurement starts."""
+    if arguments.json and os.path.isdir(arguments.json):
+        raise RequestError(f"cannot write {arguments.json}: it is a folder")
     if not arguments.plot:
         return
     if not arguments.rates:
@@ -62,12 +65,15 @@ def num_slots(arguments: argparse.Namespace) -> int:
 def deliver(report: dict[str, Any], arguments: argparse.Namespace) -> None:
     """Print the report. Write the JSON file and the plot if requested."""
     print_stdout(format_report(report))
-    if arguments.json:
-        path = Path(arguments.json)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    if arguments.plot:
-        plot_arrivals({report["model"]: report["arrivals"]}, Path(arguments.plot))
+    try:
+        if arguments.json:
+            path = Path(arguments.json)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        if arguments.plot:
+            plot_arrivals({report["model"]: report["arrivals"]}, Path(arguments.plot))
+    except OSError as error:
+        raise RequestError(f"cannot write {error.filename}: {error.strerror or error}") from error
 
 
 def measure(subject: Subject, load_s: float, arguments: argparse.Namespace) -> dict[str, Any]:

@@ -44,6 +44,13 @@ def test_invalid_json_object_is_refused(content: bytes) -> None:
     assert refused.value.status == 400
 
 
+@pytest.mark.parametrize("content", ["null", "[]", " [1, 2]\n", '"a"', "7"])
+def test_error_of_json_that_is_no_object_shows_the_json(content: str) -> None:
+    with pytest.raises(RefusedError) as refused:
+        parse_object(content)
+    assert str(refused.value) == f"the body must be a JSON object, not {content.strip()!r}"
+
+
 @pytest.mark.parametrize("path", ["/v1/audio/voices", "/v1/audio/speech"])
 def test_invalid_body_returns_400_and_the_next_request_is_served(
     client: httpx.Client, path: str

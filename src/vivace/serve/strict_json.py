@@ -17,6 +17,7 @@ from typing import Any
 from starlette.requests import Request
 
 from vivace.serve.errors import RefusedError
+from vivace.speech import MAX_SHOWN, shown
 
 MAX_DEPTH = 16
 MAX_VALUES = 20_000
@@ -66,7 +67,7 @@ def parse_object(content: bytes | str) -> dict[str, Any]:
             raise
         raise _invalid(f"the body is not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise _invalid(f"the body must be a JSON object, not {type(value).__name__}")
+        raise _invalid(f"the body must be a JSON object, not {shown(text.strip()[:MAX_SHOWN])}")
     _check_strings(value)
     return value
 

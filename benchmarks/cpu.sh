@@ -5,6 +5,7 @@
 #
 #   tests      tests of the CPU backend and of quantized checkpoints
 #   models     ms per frame of 0.6B and 1.7B with int8 and int4 weights, float32 and the official code
+#   streams    ms per frame of several streams of 0.6B
 #   calls      whole calls of 0.6B and 1.7B: memory, load time, first audio and speed
 #   embedded   load time, first audio and speed of the embedded voice
 #   codec      ms per frame of the codec by instruction set
@@ -46,6 +47,10 @@ run_stage() {
         --weights eager int8 int4 ${official:+official} --threads $threads --frames 8
       measured cpu-models-1.7B benchmarks/cpu_models.py 1.7B-CustomVoice --weights int8 int4 --threads $threads \
         --frames 8
+      ;;
+    streams)
+      measured cpu-streams-0.6B benchmarks/cpu_models.py 0.6B-CustomVoice --weights int8 int4 --threads $threads \
+        --streams 1 4 8 --frames 8
       ;;
     calls)
       measured cpu-calls-0.6B benchmarks/cpu_calls.py 0.6B-CustomVoice --out "$work" --threads $threads \

@@ -368,8 +368,15 @@ TABLES: dict[str, Callable[[], str]] = {
     "cpu-cpp-arm": partial(cpu, cpu_tables.parts, "cpu-mini-cpp-arm"),
     "codec-cpu": partial(cpu, cpu_tables.codec, "codec-cpu"),
     "cpu-models": partial(cpu, cpu_tables.models, "cpu-models-0.6B", "cpu-models-1.7B"),
+    "cpu-models-2cores": partial(
+        cpu, cpu_tables.models, "cpu-models-0.6B-2cores", "cpu-models-1.7B-2cores"
+    ),
     "cpu-streams": partial(cpu, cpu_tables.streams, "cpu-streams-0.6B"),
+    "cpu-streams-2cores": partial(cpu, cpu_tables.streams, "cpu-streams-0.6B-2cores"),
     "cpu-calls": partial(cpu, cpu_tables.calls, "cpu-calls-0.6B"),
+    "cpu-calls-2cores": partial(
+        cpu, cpu_tables.calls, "cpu-calls-0.6B-2cores", "cpu-calls-1.7B-2cores"
+    ),
     "cpu-beside": partial(cpu, cpu_tables.beside, "cpu-streams-0.6B"),
     "gpu": gpu,
     "chunks": chunks,

@@ -14,6 +14,7 @@ import torch
 
 from vivace._version import __version__
 from vivace.backends import survey
+from vivace.backends.cpu import binding
 from vivace.cli.findings import Machine, find_problems
 from vivace.cli.request import load_model
 from vivace.cli.streams import print_json, print_table
@@ -84,7 +85,7 @@ def _integer_kernels() -> str:
     refusals = {entry.name: refusal for entry, refusal in survey(torch.device("cpu"))}
     refusal = refusals.get("cpu", "this version has none")
     if refusal is None:
-        return "C++ kernels of the backend cpu"
+        return f"C++ kernels of the backend cpu ({binding.instructions()})"
     return f"PyTorch ({describe_kernels()}); no C++ kernels: {refusal}"
 
 

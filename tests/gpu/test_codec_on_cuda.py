@@ -63,7 +63,7 @@ class Layer:
             histories.view(number).copy_(random_half(num_slots + 1, reach * size))
         self.history = histories.view(number).clone() if reach else None
         slots = torch.randperm(num_slots + 1, device=CUDA)[:num_slots].contiguous()
-        self.past = Past(histories, slots, torch.zeros(0))
+        self.past = Past(histories, slots, *[torch.zeros(0)] * 2)
         numbers = torch.randn(3, columns, device=CUDA)
         self.parameters = ColumnParameters(numbers[0], *numbers[1:].abs())
         snake = Activation(

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Triton kernel of the attention in the codec's transformer, with RoPE and the slots' KV rings."""
+"""Triton kernels of the attention in the codec's transformer, with RoPE and the slots' KV rings."""
 
 from __future__ import annotations
 
@@ -10,8 +10,24 @@ from vivace.backends.cuda_graph.codec_kernels import rounded
 
 
 @triton.jit(do_not_specialize=["length"])
+def rotations_kernel(
+    slots, num_seen, frequencies, out, length,
+    HALF: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Cosines and sines of the slots' next positions: [batch, length, 2, HALF]."""
+    batch = tl.program_id(0)
+    seen = tl.load(num_seen + tl.load(slots + batch))
+    t, d = tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_D)
+    angle = (seen + t).to(tl.float32)[:, None] * tl.load(frequencies + d, d < HALF, 0.0)[None, :]
+    mask = (t < length)[:, None] & (d < HALF)[None, :]
+    at = out + (batch * length + t).to(tl.int64)[:, None] * (2 * HALF) + d[None, :]
+    tl.store(at, tl.cos(angle), mask=mask)
+    tl.store(at + HALF, tl.sin(angle), mask=mask)
+
+
+@triton.jit(do_not_specialize=["length"])
 def attend_kernel(
-    qkv, ring, slots, num_seen, frequencies, out,
+    qkv, ring, slots, num_seen, rotations, out,
     length, slot_stride, softmax_scale,
     NUM_HEADS: tl.constexpr, NUM_KV: tl.constexpr, D: tl.constexpr, WINDOW: tl.constexpr,
     RING: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -30,8 +46,8 @@ def attend_kernel(
     d = tl.arange(0, BLOCK_D)
     is_new = (t < length)[:, None] & (d < half)[None, :]
     row = qkv + (batch * length + t).to(tl.int64)[:, None] * ((NUM_HEADS + 2 * NUM_KV) * D)
-    angle = (seen + t).to(tl.float32)[:, None] * tl.load(frequencies + d, d < half, 0.0)[None, :]
-    cos, sin = tl.cos(angle), tl.sin(angle)
+    turn = rotations + (batch * length + t).to(tl.int64)[:, None] * D + d[None, :]
+    cos, sin = tl.load(turn, is_new, 0.0), tl.load(turn + half, is_new, 0.0)
     q_at = row + head * D + d[None, :]
     q_low, q_high = tl.load(q_at, is_new, 0.0), tl.load(q_at + half, is_new, 0.0)
     k_at = row + (NUM_HEADS + kv_head) * D + d[None, :]

@@ -9,13 +9,14 @@ A layer is one kernel, followed by one that updates its history. It reads past i
 slot's history and writes the activated input of the next layer. Consecutive linear layers are
 merged when the weights are packed.
 
-Residual units of many rows in `half` run on codec_wgmma.cu on Hopper GPUs, with equal results.
+Layers of many rows behind the transformer run in `half` on codec_product.cu and codec_wgmma.cu on
+Hopper GPUs, with equal results.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -31,19 +32,17 @@ from vivace.backends.cuda_graph.codec_layers import (
     Past,
     Product,
     RingAttention,
+    Rope,
     TransformerLayer,
     Unit,
     Waveform,
     rounded,
 )
+from vivace.backends.cuda_graph.codec_operands import ColumnParameters
 from vivace.backends.cuda_graph.codec_plain import SlotDecoder
+from vivace.backends.cuda_graph.codec_product import CodecProducts, WideProduct, load_products
 from vivace.backends.cuda_graph.codec_tiles import SINGLE, SPLIT
-from vivace.backends.cuda_graph.codec_wgmma import (
-    ColumnParameters,
-    WgmmaKernels,
-    WideUnit,
-    load_kernels,
-)
+from vivace.backends.cuda_graph.codec_wgmma import WgmmaKernels, WideUnit, load_kernels
 from vivace.model import ops
 from vivace.model.codec import Codec
 from vivace.model.codec_decoder import (
@@ -63,10 +62,14 @@ MIN_WIDE_SLOTS = 10  # of a decoder that compiles codec_wgmma.cu, with the one f
 class FusedDecoder(SlotDecoder):
     def __init__(self, codec: Codec, num_rows: int, *, is_half: bool = False) -> None:
         self.name = f"fused kernels ({'float16' if is_half else '3xTF32'})"
-        wide = load_kernels(codec.device) if is_half and num_rows >= MIN_WIDE_SLOTS else None
-        packer, decoder = WeightPacker(is_half=is_half, wide=wide), codec.decoder
+        has_many = is_half and num_rows >= MIN_WIDE_SLOTS
+        units = load_kernels(codec.device) if has_many else None
+        products = load_products(codec.device) if has_many else None
+        packer = WeightPacker(is_half=is_half, units=units, products=products)
+        decoder = codec.decoder
         self._sum = packer.code_sum(decoder)
         self._input = packer.input(decoder)
+        self._rope = packer.rope(decoder.pre_transformer)
         self._layers = packer.layers(decoder.pre_transformer)
         self._stages = packer.stages(decoder)
         self._first, self._blocks, self._last = packer.vocoder(decoder)
@@ -77,16 +80,18 @@ class FusedDecoder(SlotDecoder):
         self._histories.clear(rows)
 
     def _run(self, slots: Tensor, codes: Tensor) -> Tensor:
-        past = Past(self._histories, slots, self._num_seen)
+        rotations = self._rope.rotations(slots, self._num_seen, codes.shape[1])
+        past = Past(self._histories, slots, self._num_seen, rotations)
         x = self._input.run(self._sum.run(codes), past)
         for layer in self._layers:
             x = layer.run(x, past)
         for upsample, mix in self._stages:
             x = upsample.run(x, past)
             x = mix.run(x.view(len(x), -1, len(mix.bias)), past)
-        x = self._first.activate(x, past)
-        for block in self._blocks:
-            x = block.run(x, past)
+        x = self._first.activate(x, past, room=self._blocks[0].upsample.room(*x.shape[:2]))
+        followers = [*(block.upsample for block in self._blocks[1:]), None]
+        for block, follower in zip(self._blocks, followers, strict=True):
+            x = block.run(x, past, follower)
         return self._last.run(x, past)
 
 
@@ -96,22 +101,35 @@ class UpsamplingBlock:
     num_channels: int
     units: tuple[Unit, ...]
 
-    def run(self, active: Tensor, past: Past) -> Tensor:
-        """Activated input to the next layer's activated input."""
-        x, active = self.upsample.run_both(active, past)
-        x, active = (each.view(len(each), -1, self.num_channels) for each in (x, active))
+    def run(self, active: Tensor, past: Past, follower: Product | None) -> Tensor:
+        """Activated input to the activated input of `follower`."""
+        batch, length = len(active), active.shape[1] * self.rate
+        rooms = [unit.room(batch, length) for unit in self.units]
+        rooms.append(follower.room(batch, length) if follower is not None else 0)
+        x, active = self.upsample.run_both(active, past, room=rooms[0])
+        x, active = (each.view(batch, length, self.num_channels) for each in (x, active))
         *units, last = self.units
-        for unit in units:
-            x, active = unit.run(x, active, past)
-        return last.activate(x, active, past)
+        for unit, room in zip(units, rooms[1:], strict=False):
+            x, active = unit.run(x, active, past, room)
+        return last.activate(x, active, past, rooms[-1])
+
+    @property
+    def rate(self) -> int:
+        return self.upsample.weight.shape[1] // self.num_channels
 
 
 class WeightPacker:
     """Packs the decoder's weights into layers, and reserves the history of each."""
 
-    def __init__(self, *, is_half: bool, wide: WgmmaKernels | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        is_half: bool,
+        units: WgmmaKernels | None = None,
+        products: CodecProducts | None = None,
+    ) -> None:
         self.histories = Histories()
-        self._wide = wide
+        self._units, self._products = units, products
         self._is_half = is_half
         self._dtype = torch.float16 if is_half else torch.float32  # behind the transformer
 
@@ -141,15 +159,17 @@ class WeightPacker:
         return Product(rounded(weight), bias, precision=SINGLE, **more)
 
     def layers(self, transformer: PreTransformer) -> list[TransformerLayer]:
-        rope = transformer.rope
-        frequencies = ops.rope_frequencies(rope.head_dim, rope.theta, torch.device("cpu"))
-        frequencies = frequencies.to(transformer.norm.weight.device)
         return [
-            self._layer(cast("ScaledBlock", layer), transformer.window, frequencies)
+            self._layer(cast("ScaledBlock", layer), transformer.window)
             for layer in transformer.layers
         ]
 
-    def _layer(self, layer: ScaledBlock, window: int, frequencies: Tensor) -> TransformerLayer:
+    def rope(self, transformer: PreTransformer) -> Rope:
+        rope = transformer.rope
+        frequencies = ops.rope_frequencies(rope.head_dim, rope.theta, torch.device("cpu"))
+        return Rope(frequencies.to(transformer.norm.weight.device))
+
+    def _layer(self, layer: ScaledBlock, window: int) -> TransformerLayer:
         attention, mlp = layer.self_attn, cast("GatedMlp", layer.mlp)
         ring_length = window - 1 + CODEC_FRAMES[0]
         ring = self.histories.add(2 * attention.num_kv_heads * ring_length * attention.head_dim)
@@ -164,7 +184,6 @@ class WeightPacker:
                 window=window,
                 ring_length=ring_length,
                 ring=ring,
-                frequencies=frequencies,
                 precision=SINGLE if self._is_half else SPLIT,
             ),
             merge=self._linear(
@@ -222,7 +241,7 @@ class WeightPacker:
         first, *blocks, snake, last = decoder.decoder
         parts = [cast("UpsampleBlock", block).block for block in blocks]
         snakes = [*(part[0] for part in parts), snake]
-        opening = self._convolution(first, snakes[0])
+        opening = self._widened(self._convolution(first, snakes[0]))
         packed = [self._block(part, after) for part, after in zip(parts, snakes[1:], strict=True)]
         return opening, packed, self._waveform(cast("CausalConv1d", last))
 
@@ -232,7 +251,7 @@ class WeightPacker:
         following = [*(unit.act1 for unit in units[1:]), after]
         up = cast("CausalConvTranspose1d", upsample)
         return UpsamplingBlock(
-            self._upsample(up, units[0].act1),
+            self._widened(self._upsample(up, units[0].act1)),
             up.conv.out_channels,
             tuple(map(self._unit, units, following)),
         )
@@ -241,10 +260,18 @@ class WeightPacker:
         first = self._convolution(unit.conv1, unit.act2)
         second = self._convolution(unit.conv2, after)
         wide = WideUnit.pack(
-            self._wide, first.weight, second.weight,
+            self._units, first.weight, second.weight,
             _parameters(first), _parameters(second), first.dilation,
         )  # fmt: skip
+        if wide is None:
+            first, second = self._widened(first), self._widened(second)
         return Unit(first, second, wide)
+
+    def _widened(self, layer: Product) -> Product:
+        """The layer with its kernel for many rows, where there is one."""
+        parameters = _parameters(layer)
+        wide = WideProduct.pack(self._products, layer.weight, parameters, layer.dilation)
+        return replace(layer, wide=wide)
 
     def _convolution(self, layer: nn.Module, snake: nn.Module) -> Product:
         layer = cast("CausalConv1d", layer)

@@ -287,6 +287,30 @@ def keep_kernel(
     tl.store(past + t * size + c, value, mask=mask)
 
 
+@triton.jit(do_not_specialize=["length", "width"])
+def join_kernel(
+    joined, history, slots, length, width, size, history_stride,
+    BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """Store the slot's history before the new inputs, and the last `width` inputs as the history.
+
+    joined: [batch, width + length, size].
+    """
+    batch = tl.program_id(1)
+    t = tl.arange(0, BLOCK_T)[:, None]
+    c = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]
+    mask = (t < width) & (c < size)
+    past = history + tl.load(slots + batch) * history_stride
+    first = joined + batch.to(tl.int64) * (width + length) * size
+    old = tl.load(past + t * size + c, mask=mask, other=0.0)
+    at = t + length
+    row = tl.where(at < width, past + at * size, first + at * size)
+    new = tl.load(row + c, mask=mask, other=0.0)
+    tl.debug_barrier()  # all threads must read before any thread writes
+    tl.store(first + t * size + c, old, mask=mask)
+    tl.store(past + t * size + c, new, mask=mask)
+
+
 @triton.jit(do_not_specialize=["length"])
 def mix_kernel(
     x, history, slots, weight, bias, norm_weight, norm_bias, out,

@@ -8,9 +8,12 @@ import torch
 from torch import Tensor
 
 from vivace.backends.cuda_graph import codec_kernels as kernels
-from vivace.backends.cuda_graph.codec_attention import attend_kernel
+from vivace.backends.cuda_graph.buckets import CODEC_FRAMES
+from vivace.backends.cuda_graph.codec_attention import attend_kernel, rotations_kernel
+from vivace.backends.cuda_graph.codec_operands import Outputs
+from vivace.backends.cuda_graph.codec_product import WideProduct
 from vivace.backends.cuda_graph.codec_tiles import HALF, SPLIT, UnitTile, pick_tile, pick_unit_tile
-from vivace.backends.cuda_graph.codec_wgmma import Inputs, Outputs, WideUnit
+from vivace.backends.cuda_graph.codec_wgmma import Inputs, WideUnit
 from vivace.backends.cuda_graph.tiles import power_of_two
 from vivace.model.layers import RMSNorm
 
@@ -61,6 +64,7 @@ class Past:
     histories: Histories
     slots: Tensor  # [B]
     num_seen: Tensor  # frames decoded so far, of all slots
+    rotations: Tensor  # of this chunk's positions: [B, T, 2, head_dim / 2], cosines and sines
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +113,19 @@ class Product:
     is_gated: bool = False
     activation: Activation | None = None
     precision: str = SPLIT  # of a float32 weight, which is `rounded` for SINGLE
+    wide: WideProduct | None = None  # for many rows
 
     @property
     def reach(self) -> int:
         return (len(self.weight) - 1) * self.dilation
+
+    def room(self, num_streams: int, length: int) -> int:
+        """Numbers of the past before x; the layer that makes x leaves room for them."""
+        in_size = self.weight.shape[2]
+        return self.reach * in_size if self._is_wide(num_streams, length) else 0
+
+    def _is_wide(self, num_streams: int, length: int) -> bool:
+        return self.wide is not None and self.wide.is_worthwhile(num_streams, length)
 
     def run(self, x: Tensor, past: Past, *, residual: Tensor | None = None) -> Tensor:
         """x [B, T, in] to float32 [B, T, columns], before the activation."""
@@ -120,21 +133,30 @@ class Product:
         self.launch(x, past, residual, out, None)
         return out
 
-    def activate(self, x: Tensor, past: Past, *, residual: Tensor | None = None) -> Tensor:
+    def activate(
+        self, x: Tensor, past: Past, *, residual: Tensor | None = None, room: int = 0
+    ) -> Tensor:
         """Like `run`, but returns the result after the activation."""
         assert self.activation is not None
-        active = self._empty(x, self.activation.dtype)
+        active = self.empty_active(x, room)
         self.launch(x, past, residual, None, active)
         return active
 
     def run_both(
-        self, x: Tensor, past: Past, *, residual: Tensor | None = None
+        self, x: Tensor, past: Past, *, residual: Tensor | None = None, room: int = 0
     ) -> tuple[Tensor, Tensor]:
         """The outputs before and after the activation, both in the next layer's dtype."""
         assert self.activation is not None
-        out, active = (self._empty(x, self.activation.dtype) for _ in range(2))
+        out, active = self._empty(x, self.activation.dtype), self.empty_active(x, room)
         self.launch(x, past, residual, out, active)
         return out, active
+
+    def empty_active(self, x: Tensor, room: int) -> Tensor:
+        """[B, T, columns] for results, with `room` numbers before each stream if this is wide."""
+        assert self.activation is not None
+        batch, length, _ = x.shape
+        room = room if self._is_wide(batch, length) else 0
+        return _empty_after(room, x, self._num_columns, self.activation.dtype)
 
     @property
     def _num_columns(self) -> int:
@@ -152,6 +174,10 @@ class Product:
         active: Tensor | None,  # after it
     ) -> None:
         batch, length, in_size = x.shape
+        if self.wide is not None and self._is_wide(batch, length):
+            assert active is not None
+            self.wide.run(self._joined(x, past), Outputs(residual, out, active))
+            return
         taps, columns, num_rows = len(self.weight), self._num_columns, batch * length
         activation, norm = self.activation, self.norm
         history = past.histories.view(self.history) if self.reach else None
@@ -180,6 +206,24 @@ class Product:
         if history is not None:
             _keep(x, history, past.slots, self.reach)
 
+    def _joined(self, x: Tensor, past: Past) -> Tensor:
+        """The past before x: [B, reach + T, in]. Updates the slots' history."""
+        reach, (batch, length, size) = self.reach, x.shape
+        if not reach:
+            return x
+        shape, strides = (batch, reach + length, size), ((reach + length) * size, size, 1)
+        if x.stride() == strides:  # x has room before each stream
+            joined = x.as_strided(shape, strides, x.storage_offset() - reach * size)
+        else:
+            joined = x.new_empty(shape)
+            joined[:, reach:] = x
+        history = past.histories.view(self.history)
+        blocks = _history_blocks(reach)
+        kernels.join_kernel[(-(-size // blocks["BLOCK_C"]), batch)](
+            joined, history, past.slots, length, reach, size, history.stride(0), **blocks
+        )
+        return joined
+
 
 @dataclass(frozen=True, slots=True)
 class Unit:
@@ -189,27 +233,39 @@ class Unit:
     second: Product
     wide: WideUnit | None = None  # for many rows
 
-    def run(self, x: Tensor, active: Tensor, past: Past) -> tuple[Tensor, Tensor]:
+    def room(self, num_streams: int, length: int) -> int:
+        """See `Product.room`."""
+        return 0 if self._is_wide(num_streams, length) else self.first.room(num_streams, length)
+
+    def _is_wide(self, num_streams: int, length: int) -> bool:
+        return self.wide is not None and self.wide.is_worthwhile(num_streams, length)
+
+    def run(self, x: Tensor, active: Tensor, past: Past, room: int) -> tuple[Tensor, Tensor]:
         """The input before and after its activation to the output before and after the next one."""
         out = torch.empty_like(x)
-        return out, self._launch(x, active, past, out)
+        return out, self._launch(x, active, past, out, room)
 
-    def activate(self, x: Tensor, active: Tensor, past: Past) -> Tensor:
+    def activate(self, x: Tensor, active: Tensor, past: Past, room: int) -> Tensor:
         """Like `run`, but returns only the output after the activation."""
-        return self._launch(x, active, past, None)
+        return self._launch(x, active, past, None, room)
 
-    def _launch(self, x: Tensor, active: Tensor, past: Past, out: Tensor | None) -> Tensor:
+    def _launch(
+        self, x: Tensor, active: Tensor, past: Past, out: Tensor | None, room: int
+    ) -> Tensor:
         batch, length, size = x.shape
         tile = pick_unit_tile(batch * length, size, x.device) if x.dtype == torch.float16 else None
-        next_active = torch.empty_like(x)
-        if self.wide is not None and self.wide.is_worthwhile(batch, length):
+        if self.wide is not None and self._is_wide(batch, length):
+            next_active = _empty_after(room, x, size, x.dtype)
             history = past.histories.view(self.first.history)
             outputs = Outputs(x, out, next_active)
             self.wide.run(Inputs(active, history, past.slots), outputs)
             _keep(active, history, past.slots, self.first.reach)
         elif tile is None:
-            self.second.launch(self.first.activate(active, past), past, x, out, next_active)
+            hidden = self.first.activate(active, past)
+            next_active = self.second.empty_active(hidden, room)
+            self.second.launch(hidden, past, x, out, next_active)
         else:
+            next_active = torch.empty_like(x)
             self._launch_fused(x, active, past, out, next_active, tile)
         return next_active
 
@@ -288,6 +344,23 @@ class Mix:
 
 
 @dataclass(frozen=True, slots=True)
+class Rope:
+    """The rotations of the transformer's queries and keys."""
+
+    frequencies: Tensor  # [head_dim / 2]
+
+    def rotations(self, slots: Tensor, num_seen: Tensor, length: int) -> Tensor:
+        """Cosines and sines of the slots' next positions: [B, length, 2, head_dim / 2]."""
+        batch, half = len(slots), len(self.frequencies)
+        out = self.frequencies.new_empty(batch, length, 2, half)
+        rotations_kernel[(batch,)](
+            slots, num_seen, self.frequencies, out, length,
+            HALF=half, BLOCK_T=CODEC_FRAMES[0], BLOCK_D=max(16, power_of_two(half)),
+        )  # fmt: skip
+        return out
+
+
+@dataclass(frozen=True, slots=True)
 class RingAttention:
     """Attention of new frames to the slot's last `window` frames, stored in a ring."""
 
@@ -297,7 +370,6 @@ class RingAttention:
     window: int
     ring_length: int
     ring: int  # number of the history
-    frequencies: Tensor  # [head_dim / 2]
     precision: str
 
     def run(self, qkv: Tensor, past: Past) -> Tensor:
@@ -306,10 +378,10 @@ class RingAttention:
         ring = past.histories.view(self.ring)
         out = qkv.new_empty(batch, length, self.num_heads * self.head_dim)
         attend_kernel[(batch, self.num_heads)](
-            qkv, ring, past.slots, past.num_seen, self.frequencies, out,
+            qkv, ring, past.slots, past.num_seen, past.rotations, out,
             length, ring.stride(0), self.head_dim**-0.5,
             NUM_HEADS=self.num_heads, NUM_KV=self.num_kv_heads, D=self.head_dim,
-            WINDOW=self.window, RING=self.ring_length, BLOCK_T=16,
+            WINDOW=self.window, RING=self.ring_length, BLOCK_T=CODEC_FRAMES[0],
             BLOCK_D=max(16, power_of_two(self.head_dim // 2)),
             BLOCK_K=max(16, power_of_two(self.ring_length)), PRECISION=self.precision,
         )  # fmt: skip
@@ -330,6 +402,13 @@ class TransformerLayer:
         return self.down.run(self.gate_up.run(x, past), past, residual=x)
 
 
+def _empty_after(room: int, x: Tensor, num_columns: int, dtype: torch.dtype) -> Tensor:
+    """[B, T, columns] for x [B, T, ...]; `room` numbers precede each stream."""
+    batch, length, _ = x.shape
+    joined = x.new_empty(batch, room + length * num_columns, dtype=dtype)
+    return joined[:, room:].unflatten(1, (length, num_columns))
+
+
 def rounded(weight: Tensor) -> Tensor:
     """Round float32 to the nearest TF32, as the kernels do with their inputs."""
     bits = weight.float().contiguous().view(torch.int32)
@@ -339,9 +418,13 @@ def rounded(weight: Tensor) -> Tensor:
 def _keep(x: Tensor, history: Tensor, slots: Tensor, width: int) -> None:
     """Append x to the slots' history and drop the oldest columns."""
     batch, length, size = x.shape
+    blocks = _history_blocks(width)
+    kernels.keep_kernel[(-(-size // blocks["BLOCK_C"]), batch)](
+        x, history, slots, length, width, size, history.stride(0), **blocks
+    )
+
+
+def _history_blocks(width: int) -> dict[str, int]:
+    """Tile of a kernel that moves `width` columns of history."""
     block_t = power_of_two(width)
-    block_c = max(16, 2_048 // block_t)
-    kernels.keep_kernel[(-(-size // block_c), batch)](
-        x, history, slots, length, width, size, history.stride(0),
-        BLOCK_T=block_t, BLOCK_C=block_c,
-    )  # fmt: skip
+    return {"BLOCK_T": block_t, "BLOCK_C": max(16, 2_048 // block_t)}

@@ -12,34 +12,6 @@
 constexpr int WARPGROUP = 128;              // threads
 constexpr u32 CHUNK = 16;                   // bytes: eight channels of one row
 constexpr u32 ROW_GROUP = 8 * CHUNK;        // bytes of eight rows
-constexpr float TO_INTEGER = 12582912.0f;   // 1.5 * 2^23: adding it rounds to an integer
-
-// -- numbers -----------------------------------------------------------------------------------------
-
-DEVICE u32 pack(float low, float high) {
-    u32 both;
-    asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-    return both;
-}
-
-DEVICE float2 unpack(u32 both) {
-    float2 value;
-    asm("{ .reg .f16 low, high; mov.b32 {low, high}, %2; cvt.f32.f16 %0, low; cvt.f32.f16 %1, high; }"
-        : "=f"(value.x), "=f"(value.y) : "r"(both));
-    return value;
-}
-
-// `_snake` of codec_kernels.py, operation by operation.
-DEVICE float snake(float x, float frequency, float inverse_gain) {
-    float r = fmaf(x, frequency, __fsub_rn(TO_INTEGER, fmaf(x, frequency, TO_INTEGER)));
-    float square = __fmul_rn(r, r);
-    float p = fmaf(0.07722016f, square, -0.59804517f);
-    p = fmaf(p, square, 2.5500314f);
-    p = fmaf(p, square, -5.167707f);
-    p = fmaf(p, square, 3.1415925f);
-    float wave = __fmul_rn(p, r);
-    return fmaf(inverse_gain, __fmul_rn(wave, wave), x);
-}
 
 // -- shared memory ------------------------------------------------------------------------------------
 
@@ -75,14 +47,6 @@ DEVICE u64 operand(u32 address, u32 next) {
     return (u64)((address & 0x3ffff) >> 4) | (u64)(next >> 4) << 16 | (u64)(ROW_GROUP >> 4) << 32;
 }
 
-// 16 channels of a warp's 16 rows. `address` is the warp's first row; `next` as above.
-DEVICE void load_rows(u32 (&a)[4], u32 address, u32 next) {
-    const u32 lane = threadIdx.x % 32;
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
-                 : "r"(address + lane % 16 * CHUNK + lane / 16 * next) : "memory");
-}
-
 template <int COUNT>
 DEVICE void clear(float (&sums)[COUNT]) {
 #pragma unroll
@@ -91,28 +55,9 @@ DEVICE void clear(float (&sums)[COUNT]) {
 
 // -- results ------------------------------------------------------------------------------------------
 
-struct Columns {                            // of one layer's output
-    const float *bias, *frequency, *inverse_gain;
-};
-
 DEVICE void load_column(float* to, int next, int place, const Columns& columns, int column) {
     to[place] = columns.bias[column], to[next + place] = columns.frequency[column];
     to[2 * next + place] = columns.inverse_gain[column];
-}
-
-struct Rows {
-    const u16* residual;
-    u16 *out, *active;                      // before and after the activation; `out` may be null
-};
-
-DEVICE void load8(float (&to)[8], const float* from) {
-    float4 low = *(const float4*)from, high = *(const float4*)(from + 4);
-    to[0] = low.x, to[1] = low.y, to[2] = low.z, to[3] = low.w;
-    to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
-}
-
-DEVICE uint4 pack8(const float (&y)[8]) {
-    return make_uint4(pack(y[0], y[1]), pack(y[2], y[3]), pack(y[4], y[5]), pack(y[6], y[7]));
 }
 
 // -- residual units -----------------------------------------------------------------------------------
@@ -123,7 +68,7 @@ struct Unit {                               // UnitArguments of codec_wgmma.py
     const u16* weight;                      // [taps + 1, channels / DEPTH, DEPTH / 8, channels, 8]; the last is the linear layer's
     Columns hidden, columns;
     Rows rows;
-    s64 history_stride;
+    s64 history_stride, active_stride;      // numbers from one stream to the next
     int num_streams, length, dilation;
 };
 
@@ -144,23 +89,13 @@ DEVICE void load_window(u32 to, u32 next, const Unit& unit, int stream, int firs
     commit_copies();
 }
 
-// Adds the products of 16 channels of a warpgroup's 64 rows. The products of the previous call may still be running
-// and those of earlier calls have ended, so callers alternate between two sets of registers.
-template <int N>
-DEVICE void multiply(float (&sums)[N / 2], u32 (&rows)[4], u32 from, u32 next, u64 weights) {
-    load_rows(rows, from, next);
-    begin_products();
-    wgmma<N>(sums, rows, weights);
-    commit_products();
-    wait_products<1>();
-}
-
-// The activated hidden numbers of 64 rows, in the registers of a product's first operand.
+// The activated hidden numbers of 64 rows and COUNT groups of eight columns from `first` on, in the registers of a
+// product's first operand.
 template <int COUNT>
-DEVICE void hide(u32 (&hidden)[COUNT / 2], const float (&sums)[COUNT], const Columns& columns) {
+DEVICE void hide(u32* hidden, const float* sums, const Columns& columns, int first) {
 #pragma unroll
-    for (int j = 0; j < COUNT / 4; j++) {
-        int n = 8 * j + 2 * (threadIdx.x % 4);
+    for (int j = 0; j < COUNT; j++) {
+        int n = first + 8 * j + 2 * (threadIdx.x % 4);
         float2 bias = *(const float2*)(columns.bias + n), frequency = *(const float2*)(columns.frequency + n);
         float2 gain = *(const float2*)(columns.inverse_gain + n);
 #pragma unroll
@@ -183,16 +118,18 @@ DEVICE void load_parameters(float* to, const Unit& unit) {
 template <int CHANNELS>
 struct Place {
     const Unit& unit;
-    s64 at;                                 // element of the first row and column
+    s64 at, active;                         // element of the first row and column; in `active`
     bool is_row[2];
 
     DEVICE Place(const Unit& unit, int stream, int first) : unit(unit) {
         const int thread = threadIdx.x % WARPGROUP, t = first + thread / 32 * 16 + thread % 32 / 4;
-        at = ((s64)stream * unit.length + t) * CHANNELS + 8 * (thread % 4);
+        const int first_column = 8 * (thread % 4);
+        at = ((s64)stream * unit.length + t) * CHANNELS + first_column;
+        active = stream * unit.active_stride + (s64)t * CHANNELS + first_column;
         is_row[0] = t < unit.length, is_row[1] = t + 8 < unit.length;
     }
 
-    DEVICE s64 element(int q, int later) const { return at + 32 * q + later * 8 * CHANNELS; }
+    DEVICE static int distance(int q, int later) { return 32 * q + later * 8 * CHANNELS; }
 
     // Into the L2 cache: a row is a few lines of 128 bytes.
     DEVICE void prefetch_residual() const {
@@ -209,7 +146,7 @@ struct Place {
         for (int q = 0; q < COUNT; q++)
 #pragma unroll
             for (int later = 0; later < 2; later++)
-                residual[q][later] = is_row[later] ? __ldg((const uint4*)(unit.rows.residual + element(FIRST + q, later)))
+                residual[q][later] = is_row[later] ? __ldg((const uint4*)(unit.rows.residual + at + distance(FIRST + q, later)))
                                                    : make_uint4(0, 0, 0, 0);
     }
 
@@ -234,10 +171,10 @@ struct Place {
                     const float2 pair = unpack(words[i / 2]);
                     y[i] = sums[16 * q + 4 * (i / 2) + 2 * later + i % 2] + bias[i] + (i % 2 ? pair.y : pair.x);
                 }
-                if (unit.rows.out && is_row[later]) *(uint4*)(unit.rows.out + element(q, later)) = pack8(y);
+                if (unit.rows.out && is_row[later]) *(uint4*)(unit.rows.out + at + distance(q, later)) = pack8(y);
 #pragma unroll
                 for (int i = 0; i < 8; i++) y[i] = snake(y[i], frequency[i], gain[i]);
-                if (is_row[later]) *(uint4*)(unit.rows.active + element(q, later)) = pack8(y);
+                if (is_row[later]) *(uint4*)(unit.rows.active + active + distance(q, later)) = pack8(y);
             }
         }
     }
@@ -306,7 +243,7 @@ extern "C" __global__ void __launch_bounds__(NarrowShared::WARPGROUPS* WARPGROUP
         tile += Shared::WARPGROUPS * gridDim.x;
         load_tile();
         u32 hidden[Shared::CHANNELS / 4];
-        hide(hidden, sums, hidden_columns);
+        hide<Shared::CHANNELS / 8>(hidden, sums, hidden_columns, 0);
         clear(sums);
         begin_products();
 #pragma unroll
@@ -318,9 +255,9 @@ extern "C" __global__ void __launch_bounds__(NarrowShared::WARPGROUPS* WARPGROUP
     }
 }
 
-// 192 channels: three warpgroups compute 64 rows each with the same weights, which a fourth one copies.
+// 192 channels: two warpgroups compute 64 rows each with the same weights, which a third one copies.
 struct WideShared {
-    static constexpr int CHANNELS = 192, ROWS = 192, WARPGROUPS = 3, DEPTH = 64, STAGES = 5;
+    static constexpr int CHANNELS = 192, ROWS = 128, WARPGROUPS = 2, DEPTH = 64, STAGES = 6;
     static constexpr int BLOCKS = CHANNELS / DEPTH, STEPS = TAPS * BLOCKS;
     static constexpr u32 A_NEXT = (ROWS + MAX_REACH + 1) * CHUNK;
     static constexpr u32 B_NEXT = CHANNELS * CHUNK;
@@ -352,7 +289,7 @@ extern "C" __global__ void __launch_bounds__((WideShared::WARPGROUPS + 1) * WARP
     const Columns columns = {parameters + 576, parameters + 768, parameters + 960};
     __syncthreads();
     if (warpgroup == Shared::WARPGROUPS) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (thread >= LOADERS) {
             if (thread > LOADERS) return;
             int step = 0;
@@ -369,11 +306,12 @@ extern "C" __global__ void __launch_bounds__((WideShared::WARPGROUPS + 1) * WARP
             wait(window_empty, parity);
             load_window<Shared::CHANNELS, Shared::ROWS>(window, Shared::A_NEXT, unit, tile / tiles, tile % tiles * Shared::ROWS, thread, LOADERS);
             wait_copies<0>();
+            fence_shared();
             arrive(window_full);
         }
         return;
     }
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 160;");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     const bool is_first_lane = thread % 32 == 0;
     int step = 0;
     u32 parity = 0;
@@ -382,44 +320,48 @@ extern "C" __global__ void __launch_bounds__((WideShared::WARPGROUPS + 1) * WARP
         place.prefetch_residual();
         float sums[Shared::CHANNELS / 2];
         clear(sums);
-        u32 rows[2][4];
         wait(window_full, parity);
 #pragma unroll 1
         for (int i = 0; i < Shared::STEPS; i++, step++) {
             const u32 stage = step % Shared::STAGES;
             const u32 from = window + i % Shared::BLOCKS * (Shared::DEPTH / 8) * Shared::A_NEXT +
-                             (warpgroup * 64 + thread / 32 * 16 + i / Shared::BLOCKS * unit.dilation) * CHUNK;
-            wait(full + 8 * stage, step / Shared::STAGES & 1);
-#pragma unroll
-            for (int k = 0; k < Shared::DEPTH / 8; k += 2) {
-                u64 b = operand(base + stage * Shared::STAGE + k * Shared::B_NEXT, Shared::B_NEXT);
-                multiply<Shared::CHANNELS>(sums, rows[k / 2 % 2], from + k * Shared::A_NEXT, Shared::A_NEXT, b);
-                if (k == 0 && i && is_first_lane) arrive(empty + 8 * ((step - 1) % Shared::STAGES));
-            }
-        }
-        wait_products<0>();
-        if (is_first_lane) arrive(empty + 8 * ((step - 1) % Shared::STAGES)), arrive(window_empty);
-        u32 hidden[Shared::CHANNELS / 4];
-        hide(hidden, sums, hidden_columns);
-        clear(sums);
-#pragma unroll
-        for (int i = 0; i < Shared::BLOCKS; i++, step++) {
-            const u32 stage = step % Shared::STAGES;
+                             (warpgroup * 64 + i / Shared::BLOCKS * unit.dilation) * CHUNK;
             wait(full + 8 * stage, step / Shared::STAGES & 1);
             begin_products();
 #pragma unroll
             for (int k = 0; k < Shared::DEPTH / 8; k += 2)
-                wgmma<192>(sums, hidden + 2 * (i * Shared::DEPTH / 8 + k), operand(base + stage * Shared::STAGE + k * Shared::B_NEXT, Shared::B_NEXT));
+                wgmma<Shared::CHANNELS>(sums, operand(from + k * Shared::A_NEXT, Shared::A_NEXT),
+                                        operand(base + stage * Shared::STAGE + k * Shared::B_NEXT, Shared::B_NEXT));
             commit_products();
+            wait_products<1>();
+            if (i && is_first_lane) arrive(empty + 8 * ((step - 1) % Shared::STAGES));
+        }
+        wait_products<0>();
+        if (is_first_lane) arrive(empty + 8 * ((step - 1) % Shared::STAGES)), arrive(window_empty);
+        float next[Shared::CHANNELS / 2];
+        clear(next);
+        u32 hidden[Shared::CHANNELS / 4];
+#pragma unroll
+        for (int i = 0; i < Shared::BLOCKS; i++, step++) {
+            const u32 stage = step % Shared::STAGES;
+            wait(full + 8 * stage, step / Shared::STAGES & 1);
+#pragma unroll
+            for (int k = 0; k < Shared::DEPTH / 8; k += 2) {
+                const int first = i * Shared::DEPTH / 8 + k;  // of two groups of eight channels
+                hide<2>(hidden + 2 * first, sums + 4 * first, hidden_columns, 8 * first);
+                begin_products();
+                wgmma<192>(next, hidden + 2 * first, operand(base + stage * Shared::STAGE + k * Shared::B_NEXT, Shared::B_NEXT));
+                commit_products();
+            }
         }
         wait_products<0>();
         if (is_first_lane)
             for (int i = 1; i <= Shared::BLOCKS; i++) arrive(empty + 8 * ((step - i) % Shared::STAGES));
         uint4 residual[3][2];               // half of the columns: registers are scarce
         place.load_residual<0>(residual);
-        place.store<0>(sums, residual, columns);
+        place.store<0>(next, residual, columns);
         place.load_residual<3>(residual);
-        place.store<3>(sums, residual, columns);
+        place.store<3>(next, residual, columns);
     }
 }
 

@@ -17,8 +17,6 @@ constexpr u32 ROW = 2 * DEPTH;              // bytes
 
 // -- arguments ----------------------------------------------------------------------------------------
 
-struct alignas(64) TensorMap { u64 words[16]; };
-
 struct Product {                            // ProductArguments of product_wgmma.py
     TensorMap x, weight;
     void* out;                              // gated: bfloat16 [rows, columns]; else float32 [parts, rows, columns]
@@ -37,10 +35,6 @@ struct Norm {                               // NormArguments of product_wgmma.py
 
 extern __shared__ u8 shared[];
 
-DEVICE void copy_tile(u32 to, const TensorMap& map, int k, int row, u32 barrier) {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
-                 ::"r"(to), "l"(&map), "r"(k), "r"(row), "r"(barrier) : "memory");
-}
 DEVICE void prefetch_tile(const TensorMap& map, int k, int row) {
     asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(&map), "r"(k), "r"(row) : "memory");
 }
@@ -50,12 +44,6 @@ DEVICE void wait_for_last() {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
-// -- products -----------------------------------------------------------------------------------------
-
-// 16 numbers of the rows from `address` on; rows of 128 bytes in groups of eight, swizzled.
-DEVICE u64 operand(u32 address) {
-    return (u64)((address & 0x3ffff) >> 4) | (u64)1 << 16 | (u64)(8 * ROW >> 4) << 32 | (u64)1 << 62;
-}
 // -- numbers ------------------------------------------------------------------------------------------
 
 DEVICE float low(u32 pair) { return __uint_as_float(pair << 16); }

@@ -214,7 +214,7 @@ def load_products(device: torch.device) -> WgmmaProducts | None:
 
 def _kernel_source(kernel: str, columns: int) -> str:
     """The source with one kernel, whose products have `columns` columns."""
-    source = complete_source(Path(__file__).with_suffix(".cu"), "bf16", [columns])
+    source = complete_source([Path(__file__).with_suffix(".cu")], "bf16", [columns])
     return source.replace("// -- KERNELS OF THE HOST --\n", kernel + "\n")
 
 

@@ -38,12 +38,27 @@ DEVICE void wait(u32 barrier, u32 parity) {
         "ready: }" ::"r"(barrier), "r"(parity), "n"(MAX_POLLS) : "memory");
 }
 
+// -- tiles --------------------------------------------------------------------------------------------
+
+struct alignas(64) TensorMap { u64 words[16]; };
+
+// `to` has rows of 128 bytes, swizzled.
+DEVICE void copy_tile(u32 to, const TensorMap& map, int k, int row, u32 barrier) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
+                 ::"r"(to), "l"(&map), "r"(k), "r"(row), "r"(barrier) : "memory");
+}
+
 // -- products -----------------------------------------------------------------------------------------
 
 DEVICE void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEVICE void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int PENDING>
 DEVICE void wait_products() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory"); }
+
+// 16 numbers of the rows from `address` on; rows of 128 bytes in groups of eight, swizzled.
+DEVICE u64 operand(u32 address) {
+    return (u64)((address & 0x3ffff) >> 4) | (u64)1 << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
+}
 
 // 64 rows times N columns times 16 numbers; the rows are in registers or, like the columns, in shared memory.
 template <int N>

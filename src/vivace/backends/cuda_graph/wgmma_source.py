@@ -1,4 +1,4 @@
-"""Source of the kernels that multiply with warpgroups: wgmma.cuh, the products, a kernel's file."""
+"""Source of the kernels that multiply with warpgroups: wgmma.cuh, products, the kernels' files."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ PRODUCTS_MARK = "// -- PRODUCTS OF THE HOST --\n"
 NumberType = Literal["f16", "bf16"]
 
 
-def complete_source(path: Path, number_type: NumberType, columns: Sequence[int]) -> str:
-    """The kernel's file after the shared parts, with `wgmma` for these numbers of columns."""
+def complete_source(paths: Sequence[Path], number_type: NumberType, columns: Sequence[int]) -> str:
+    """The files after the shared parts, with `wgmma` for these numbers of columns."""
     shared = Path(__file__).with_name("wgmma.cuh").read_text()
     products = "".join(_product(number_type, count) for count in columns)
-    return shared.replace(PRODUCTS_MARK, products) + path.read_text()
+    return shared.replace(PRODUCTS_MARK, products) + "".join(path.read_text() for path in paths)
 
 
 def _product(number_type: NumberType, columns: int) -> str:

@@ -15,11 +15,12 @@ MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 COOPERATIVE_LAUNCH = 95  # CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH
 DEPENDENT_LAUNCH = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 MAP_ALIGNMENT = 64  # bytes
-BFLOAT16, SWIZZLE_128_BYTES, PROMOTE_128_BYTES = 9, 3, 2  # CU_TENSOR_MAP_*
+NUMBER_TYPES = {torch.float16: 6, torch.bfloat16: 9}  # CU_TENSOR_MAP_DATA_TYPE_*
+SWIZZLE_128_BYTES, PROMOTE_128_BYTES = 3, 2  # CU_TENSOR_MAP_*
 
 
 class TensorMap(ctypes.Structure):
-    """CUtensorMap: where the copy engine finds the tiles of a matrix."""
+    """CUtensorMap: where the copy engine finds the tiles of a tensor."""
 
     _fields_ = [("words", c_uint64 * 16)]
 
@@ -125,17 +126,21 @@ def launch_dependent(
     _check(_driver().cuLaunchKernelEx(byref(config), function, parameters, None))
 
 
-def map_tiles(matrix: Tensor, num_rows: int, num_columns: int) -> TensorMap:
-    """Tiles of a bfloat16 matrix, rows of 128 bytes in shared memory swizzled. Reads beyond the
-    matrix give zeros."""
+def map_tiles(tensor: Tensor, *tile: int) -> TensorMap:
+    """Tiles of a tensor in 16-bit numbers, rows of 128 bytes in shared memory swizzled.
+
+    The last dimension is contiguous. Reads beyond the tensor give zeros.
+    """
     memory = ctypes.create_string_buffer(ctypes.sizeof(TensorMap) + MAP_ALIGNMENT)
     tiles = TensorMap.from_buffer(memory, -ctypes.addressof(memory) % MAP_ALIGNMENT)
+    rank, strides = tensor.dim(), [each * tensor.element_size() for each in tensor.stride()]
     _check(
         _driver().cuTensorMapEncodeTiled(
-            byref(tiles), c_int(BFLOAT16), c_uint(2), c_void_p(matrix.data_ptr()),
-            (c_uint64 * 2)(matrix.shape[1], matrix.shape[0]),
-            (c_uint64 * 1)(matrix.stride(0) * matrix.element_size()),
-            (c_uint * 2)(num_columns, num_rows), (c_uint * 2)(1, 1),
+            byref(tiles), c_int(NUMBER_TYPES[tensor.dtype]), c_uint(rank),
+            c_void_p(tensor.data_ptr()),
+            (c_uint64 * rank)(*reversed(tensor.shape)),
+            (c_uint64 * (rank - 1))(*reversed(strides[:-1])),
+            (c_uint * rank)(*reversed(tile)), (c_uint * rank)(*[1] * rank),
             c_int(0), c_int(SWIZZLE_128_BYTES), c_int(PROMOTE_128_BYTES), c_int(0),
         )
     )  # fmt: skip

@@ -1,0 +1,220 @@
+"""Launches the codec's layers of many rows on Hopper GPUs; see codec_product.cu."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from ctypes import c_int
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vivace.backends.cuda_graph.codec_operands import (
+    ColumnParameters,
+    Columns,
+    Outputs,
+    Rows,
+    column_order,
+    compare,
+)
+from vivace.backends.cuda_graph.tiles import num_multiprocessors
+from vivace.backends.cuda_graph.wgmma_source import complete_source
+from vivace.backends.megakernel import driver
+from vivace.backends.megakernel.driver import TensorMap
+from vivace.backends.megakernel.nvrtc import compile_source
+from vivace.errors import BackendUnavailableError
+
+DEPTH = 64  # channels of a step
+TILE_ROWS = 128
+ROW_BYTES = 2 * DEPTH
+MULTIPLIERS = 256  # threads of a block that multiply
+SMALLEST_SPAN = 32  # times of one stream in a tile
+LEAST_USE = 2 / 3  # share of the multiprocessors that have a tile
+
+log = logging.getLogger(__name__)
+
+
+class ProductArguments(ctypes.Structure):
+    """`Product` of codec_product.cu."""
+
+    _fields_ = [
+        ("x", TensorMap),
+        ("weight", TensorMap),
+        ("columns", Columns),
+        ("rows", Rows),
+        *((name, c_int) for name in ("num_streams", "length", "num_columns", "num_taps")),
+        *((name, c_int) for name in ("dilation", "num_blocks", "span", "active_stride")),
+        ("padding", c_int * 12),  # to a multiple of 64 bytes
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A kernel of codec_product.cu."""
+
+    columns: int  # of a tile
+    num_stages: int
+    is_alone: bool  # on its multiprocessor; else two blocks share one
+
+    @property
+    def name(self) -> str:
+        return f"{'product' if self.is_alone else 'paired'}_{self.columns}"
+
+    @property
+    def num_threads(self) -> int:
+        return MULTIPLIERS + (128 if self.is_alone else 32)
+
+    @property
+    def num_bytes(self) -> int:
+        """Shared memory, with its alignment."""
+        return self.num_stages * ((TILE_ROWS + self.columns) * ROW_BYTES + 16) + 1024
+
+    def steps(self, num_row_tiles: int, num_columns: int, depth: int, num_processors: int) -> int:
+        """Estimated time, in products of a tile's rows, one column and `DEPTH` channels."""
+        num_tiles = num_row_tiles * (num_columns // self.columns)
+        blocks = 1 if self.is_alone else 2
+        num_waves = -(-num_tiles // (blocks * num_processors))
+        return num_waves * blocks * self.columns * (depth + (6 if self.is_alone else 3))
+
+
+SHAPES: Final = (
+    Shape(256, 4, is_alone=True),
+    Shape(192, 5, is_alone=True),
+    Shape(128, 3, is_alone=False),
+    Shape(96, 3, is_alone=False),
+)
+
+
+class CodecProducts:
+    """The compiled kernels of a device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._module = driver.Module(compile_source(kernel_source(), "sm_90a", []))
+        self.num_processors = num_multiprocessors(device)
+        self._functions = {shape: self._module.function(shape.name) for shape in SHAPES}
+        for shape, function in self._functions.items():
+            driver.allow_shared(function, shape.num_bytes)
+
+    def launch(self, shape: Shape, num_tiles: int, request: ProductArguments) -> None:
+        num_blocks = min(num_tiles, self.num_processors * (1 if shape.is_alone else 2))
+        function = self._functions[shape]
+        driver.launch(function, (num_blocks, 1), shape.num_threads, shape.num_bytes, request)
+
+
+@dataclass(frozen=True, slots=True)
+class WideProduct:
+    """A convolution or linear layer, with the next layer's snake activation."""
+
+    kernels: CodecProducts
+    weight: Tensor  # float16 [taps, columns, channels], columns in the order of `column_order`
+    parameters: ColumnParameters
+    dilation: int
+
+    @classmethod
+    def pack(
+        cls,
+        kernels: CodecProducts | None,
+        weight: Tensor,  # float16 [taps, columns, channels]
+        parameters: ColumnParameters | None,
+        dilation: int,
+    ) -> WideProduct | None:
+        """None where the kernels do not support the layer."""
+        _, num_columns, num_channels = weight.shape
+        if kernels is None or parameters is None or num_channels % DEPTH or num_columns % 32:
+            return None
+        if all(num_columns % shape.columns for shape in SHAPES):
+            return None
+        packed = weight[:, column_order(num_columns, weight.device)].contiguous()
+        return cls(kernels, packed, parameters, dilation)
+
+    @property
+    def reach(self) -> int:
+        """Past inputs of an output."""
+        return (len(self.weight) - 1) * self.dilation
+
+    def is_worthwhile(self, num_streams: int, length: int) -> bool:
+        """Whether there is enough work for most multiprocessors."""
+        num_columns = self.weight.shape[1]
+        num_tiles = num_streams * length // TILE_ROWS * num_columns / SHAPES[0].columns
+        return num_tiles >= LEAST_USE * self.kernels.num_processors
+
+    def run(self, x: Tensor, outputs: Outputs) -> None:
+        """x: float16 [B, reach + T, channels], which begins with the past."""
+        batch, joined, num_channels = x.shape
+        length, (num_taps, num_columns, _) = joined - self.reach, self.weight.shape
+        span = _span(length)
+        num_streams = TILE_ROWS // span
+        num_row_tiles = -(-length // span) * -(-batch // num_streams)
+        shape = self._shape(num_row_tiles)
+        request = ProductArguments(
+            driver.map_tiles(x, num_streams, span, DEPTH),
+            driver.map_tiles(self.weight.flatten(0, 1), shape.columns, DEPTH),
+            self.parameters.columns, outputs.rows,
+            batch, length, num_columns, num_taps,
+            self.dilation, num_channels // DEPTH, span, outputs.active.stride(0),
+        )  # fmt: skip
+        self.kernels.launch(shape, num_row_tiles * (num_columns // shape.columns), request)
+
+    def _shape(self, num_row_tiles: int) -> Shape:
+        """The kernel with the shortest estimated time."""
+        num_taps, num_columns, num_channels = self.weight.shape
+        depth = num_taps * num_channels // DEPTH
+        return min(
+            (shape for shape in SHAPES if num_columns % shape.columns == 0),
+            key=lambda shape: shape.steps(
+                num_row_tiles, num_columns, depth, self.kernels.num_processors
+            ),
+        )
+
+
+def load_products(device: torch.device) -> CodecProducts | None:
+    """The kernels if the device is a Hopper GPU on which they compile and compute correctly."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) != (9, 0):
+        return None
+    try:
+        kernels = CodecProducts(device)
+        _check(kernels, device)
+    except BackendUnavailableError as error:
+        log.warning("convolutions of many streams run with Triton's products instead: %s", error)
+        return None
+    return kernels
+
+
+def kernel_source() -> str:
+    path = Path(__file__)
+    columns = [shape.columns for shape in SHAPES]
+    return complete_source([path.with_name("codec.cuh"), path.with_suffix(".cu")], "f16", columns)
+
+
+def _span(length: int) -> int:
+    """Times of one stream in a tile: the largest power of two that wastes no row, or few."""
+    span = TILE_ROWS
+    while span > SMALLEST_SPAN and length % span:
+        span //= 2
+    return span
+
+
+def _check(kernels: CodecProducts, device: torch.device) -> None:
+    """Compare a convolution with PyTorch on random numbers."""
+    generator = torch.Generator(device).manual_seed(0)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, device=device, generator=generator)
+
+    taps, num_columns, num_channels = 3, 384, 128
+    x, residual = draw(3, 302, num_channels).half(), draw(3, 300, num_columns).half()
+    weight = draw(taps, num_columns, num_channels).mul((taps * num_channels) ** -0.5).half()
+    parameters = ColumnParameters(*(draw(num_columns).abs() for _ in range(3)))
+    product = WideProduct.pack(kernels, weight, parameters, 1)
+    assert product is not None
+    out, active = torch.empty_like(residual), torch.empty_like(residual)
+    product.run(x, Outputs(residual, out, active))
+    filters = weight.float().permute(1, 2, 0)
+    expected = F.conv1d(x.float().transpose(1, 2), filters).transpose(1, 2)
+    expected = expected + parameters.bias + residual
+    compare(out, expected)
+    compare(active, parameters.activate(expected))

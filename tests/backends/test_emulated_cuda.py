@@ -209,7 +209,7 @@ def merged(out: Tensor, peak: Tensor, total: Tensor, *, row: int, num_keys: int)
 
 
 def emulated_units(folder: Path, change: Callable[[str], str] = str) -> EmulatedDriver:
-    source = change(complete_source(Path(codec_wgmma.__file__).with_suffix(".cu"), "f16", ()))
+    source = change(codec_wgmma.kernel_source(()))
     kernels = EmulatedKernels(
         source, {f"unit_{size}": "Unit" for size in codec_wgmma.SHAPES}, folder
     )

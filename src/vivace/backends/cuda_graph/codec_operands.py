@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from ctypes import c_uint64
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from vivace.backends.cuda_graph.wgmma_source import complete_source
 from vivace.errors import BackendUnavailableError
 
 WORST_ERROR = 1e-2  # of a kernel's result, relative to PyTorch's
@@ -70,6 +73,11 @@ def column_order(num_columns: int, device: torch.device) -> Tensor:
     """Columns in the order in which every thread gets eight neighbouring ones of 32."""
     place = torch.arange(num_columns, device=device)
     return 32 * (place // 32) + 8 * (place % 8 // 2) + 2 * (place % 32 // 8) + place % 2
+
+
+def layer_source(path: Path, columns: Sequence[int]) -> str:
+    """A file of kernels after the parts that it follows, for products of these many columns."""
+    return complete_source([path.with_name("codec.cuh"), path], "f16", columns)
 
 
 def compare(found: Tensor, expected: Tensor) -> None:

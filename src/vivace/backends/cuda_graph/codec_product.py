@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+from collections.abc import Sequence
 from ctypes import c_int
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +21,9 @@ from vivace.backends.cuda_graph.codec_operands import (
     Rows,
     column_order,
     compare,
+    layer_source,
 )
 from vivace.backends.cuda_graph.tiles import num_multiprocessors
-from vivace.backends.cuda_graph.wgmma_source import complete_source
 from vivace.backends.megakernel import driver
 from vivace.backends.megakernel.driver import TensorMap
 from vivace.backends.megakernel.nvrtc import compile_source
@@ -32,8 +33,7 @@ DEPTH = 64  # channels of a step
 TILE_ROWS = 128
 ROW_BYTES = 2 * DEPTH
 MULTIPLIERS = 256  # threads of a block that multiply
-SMALLEST_SPAN = 32  # times of one stream in a tile
-LEAST_USE = 2 / 3  # share of the multiprocessors that have a tile
+LEAST_COLUMNS = 43  # of 128 rows for each multiprocessor, below which Triton's tiles are faster
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +59,7 @@ class Shape:
     columns: int  # of a tile
     num_stages: int
     is_alone: bool  # on its multiprocessor; else two blocks share one
+    cost: float = 1.0  # of a product, measured on an H200
 
     @property
     def name(self) -> str:
@@ -73,20 +74,26 @@ class Shape:
         """Shared memory, with its alignment."""
         return self.num_stages * ((TILE_ROWS + self.columns) * ROW_BYTES + 16) + 1024
 
-    def steps(self, num_row_tiles: int, num_columns: int, depth: int, num_processors: int) -> int:
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of a multiprocessor."""
+        return 1 if self.is_alone else 2
+
+    def time(self, num_row_tiles: int, num_columns: int, num_steps: int, processors: int) -> float:
         """Estimated time, in products of a tile's rows, one column and `DEPTH` channels."""
         num_tiles = num_row_tiles * (num_columns // self.columns)
-        blocks = 1 if self.is_alone else 2
-        num_waves = -(-num_tiles // (blocks * num_processors))
-        return num_waves * blocks * self.columns * (depth + (6 if self.is_alone else 3))
+        num_waves = -(-num_tiles // (self.num_blocks * processors))
+        fixed_steps = 23 if self.is_alone else 15  # start and results of a tile
+        return num_waves * self.num_blocks * self.columns * (num_steps + fixed_steps) * self.cost
 
 
 SHAPES: Final = (
     Shape(256, 4, is_alone=True),
     Shape(192, 5, is_alone=True),
-    Shape(128, 3, is_alone=False),
-    Shape(96, 3, is_alone=False),
+    Shape(128, 3, is_alone=False, cost=1.12),
+    Shape(96, 3, is_alone=False, cost=1.22),
 )
+COLUMNS: Final = tuple(shape.columns for shape in SHAPES)
 
 
 class CodecProducts:
@@ -100,7 +107,7 @@ class CodecProducts:
             driver.allow_shared(function, shape.num_bytes)
 
     def launch(self, shape: Shape, num_tiles: int, request: ProductArguments) -> None:
-        num_blocks = min(num_tiles, self.num_processors * (1 if shape.is_alone else 2))
+        num_blocks = min(num_tiles, self.num_processors * shape.num_blocks)
         function = self._functions[shape]
         driver.launch(function, (num_blocks, 1), shape.num_threads, shape.num_bytes, request)
 
@@ -138,20 +145,17 @@ class WideProduct:
 
     def is_worthwhile(self, num_streams: int, length: int) -> bool:
         """Whether there is enough work for most multiprocessors."""
-        num_columns = self.weight.shape[1]
-        num_tiles = num_streams * length // TILE_ROWS * num_columns / SHAPES[0].columns
-        return num_tiles >= LEAST_USE * self.kernels.num_processors
+        num_columns = _num_row_tiles(num_streams, length) * self.weight.shape[1]
+        return num_columns >= LEAST_COLUMNS * self.kernels.num_processors
 
     def run(self, x: Tensor, outputs: Outputs) -> None:
         """x: float16 [B, reach + T, channels], which begins with the past."""
         batch, joined, num_channels = x.shape
         length, (num_taps, num_columns, _) = joined - self.reach, self.weight.shape
-        span = _span(length)
-        num_streams = TILE_ROWS // span
-        num_row_tiles = -(-length // span) * -(-batch // num_streams)
+        span, num_row_tiles = _span(length), _num_row_tiles(batch, length)
         shape = self._shape(num_row_tiles)
         request = ProductArguments(
-            driver.map_tiles(x, num_streams, span, DEPTH),
+            driver.map_tiles(x, TILE_ROWS // span, span, DEPTH),
             driver.map_tiles(self.weight.flatten(0, 1), shape.columns, DEPTH),
             self.parameters.columns, outputs.rows,
             batch, length, num_columns, num_taps,
@@ -162,12 +166,10 @@ class WideProduct:
     def _shape(self, num_row_tiles: int) -> Shape:
         """The kernel with the shortest estimated time."""
         num_taps, num_columns, num_channels = self.weight.shape
-        depth = num_taps * num_channels // DEPTH
+        num_steps, processors = num_taps * num_channels // DEPTH, self.kernels.num_processors
         return min(
             (shape for shape in SHAPES if num_columns % shape.columns == 0),
-            key=lambda shape: shape.steps(
-                num_row_tiles, num_columns, depth, self.kernels.num_processors
-            ),
+            key=lambda shape: shape.time(num_row_tiles, num_columns, num_steps, processors),
         )
 
 
@@ -184,18 +186,19 @@ def load_products(device: torch.device) -> CodecProducts | None:
     return kernels
 
 
-def kernel_source() -> str:
-    path = Path(__file__)
-    columns = [shape.columns for shape in SHAPES]
-    return complete_source([path.with_name("codec.cuh"), path.with_suffix(".cu")], "f16", columns)
+def kernel_source(columns: Sequence[int] = COLUMNS) -> str:
+    """The source with products of these numbers of columns."""
+    return layer_source(Path(__file__).with_suffix(".cu"), columns)
 
 
 def _span(length: int) -> int:
-    """Times of one stream in a tile: the largest power of two that wastes no row, or few."""
-    span = TILE_ROWS
-    while span > SMALLEST_SPAN and length % span:
-        span //= 2
-    return span
+    """Times of one stream in a tile: the largest power of two that divides the length."""
+    return min(TILE_ROWS, length & -length)
+
+
+def _num_row_tiles(num_streams: int, length: int) -> int:
+    span = _span(length)
+    return length // span * -(-num_streams * span // TILE_ROWS)
 
 
 def _check(kernels: CodecProducts, device: torch.device) -> None:

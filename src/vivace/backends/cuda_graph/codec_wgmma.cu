@@ -255,32 +255,34 @@ extern "C" __global__ void __launch_bounds__(NarrowShared::WARPGROUPS* WARPGROUP
     }
 }
 
-// 192 channels: two warpgroups compute 64 rows each with the same weights, which a third one copies.
+// 192 channels: two warpgroups compute 64 rows each with the same weights. A third one copies these and the windows, one
+// window for each warpgroup, so that one warpgroup can multiply while the other activates.
 struct WideShared {
-    static constexpr int CHANNELS = 192, ROWS = 128, WARPGROUPS = 2, DEPTH = 64, STAGES = 6;
+    static constexpr int CHANNELS = 192, ROWS = 128, WARPGROUPS = 2, DEPTH = 64, STAGES = 5;
+    static constexpr int GROUP_ROWS = ROWS / WARPGROUPS;
     static constexpr int BLOCKS = CHANNELS / DEPTH, STEPS = TAPS * BLOCKS;
-    static constexpr u32 A_NEXT = (ROWS + MAX_REACH + 1) * CHUNK;
+    static constexpr u32 A_NEXT = (GROUP_ROWS + MAX_REACH + 1) * CHUNK;
     static constexpr u32 B_NEXT = CHANNELS * CHUNK;
     static constexpr u32 STAGE = DEPTH / 8 * B_NEXT;
-    static constexpr u32 WINDOW = STAGES * STAGE;
-    static constexpr u32 PARAMETERS = WINDOW + CHANNELS / 8 * A_NEXT;
+    static constexpr u32 WINDOWS = STAGES * STAGE, WINDOW = CHANNELS / 8 * A_NEXT;
+    static constexpr u32 PARAMETERS = WINDOWS + WARPGROUPS * WINDOW;
     static constexpr u32 BARRIERS = PARAMETERS + 6 * CHANNELS * 4;
-    static constexpr u32 BYTES = BARRIERS + (2 * STAGES + 2) * 8;
+    static constexpr u32 BYTES = BARRIERS + (2 * STAGES + 2 * WARPGROUPS) * 8;
 };
 
 extern "C" __global__ void __launch_bounds__((WideShared::WARPGROUPS + 1) * WARPGROUP, 1)
     unit_192(const __grid_constant__ Unit unit) {
     using Shared = WideShared;
     const u32 base = shared_address(shared), full = base + Shared::BARRIERS, empty = full + Shared::STAGES * 8;
-    const u32 window = base + Shared::WINDOW, window_full = empty + Shared::STAGES * 8, window_empty = window_full + 8;
+    const u32 windows_full = empty + Shared::STAGES * 8, windows_empty = windows_full + Shared::WARPGROUPS * 8;
     const int warpgroup = __shfl_sync(~0u, threadIdx.x / WARPGROUP, 0), thread = threadIdx.x % WARPGROUP;
     const int tiles = (unit.length + Shared::ROWS - 1) / Shared::ROWS, num_tiles = unit.num_streams * tiles;
-    constexpr int LOADERS = 96;             // threads that copy the window
+    constexpr int LOADERS = 96;             // threads that copy windows
     constexpr int READERS = 4 * Shared::WARPGROUPS;  // warps
     if (threadIdx.x == 0) {
         for (int i = 0; i < Shared::STAGES; i++) init_barrier(full + 8 * i, 1), init_barrier(empty + 8 * i, READERS);
-        init_barrier(window_full, LOADERS);
-        init_barrier(window_empty, READERS);
+        for (int i = 0; i < Shared::WARPGROUPS; i++)
+            init_barrier(windows_full + 8 * i, LOADERS), init_barrier(windows_empty + 8 * i, 4);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     float* parameters = (float*)(shared + Shared::PARAMETERS);
@@ -302,30 +304,32 @@ extern "C" __global__ void __launch_bounds__((WideShared::WARPGROUPS + 1) * WARP
             return;
         }
         u32 parity = 1;
-        for (int tile = blockIdx.x; tile < num_tiles; tile += gridDim.x, parity ^= 1) {
-            wait(window_empty, parity);
-            load_window<Shared::CHANNELS, Shared::ROWS>(window, Shared::A_NEXT, unit, tile / tiles, tile % tiles * Shared::ROWS, thread, LOADERS);
-            wait_copies<0>();
-            fence_shared();
-            arrive(window_full);
-        }
+        for (int tile = blockIdx.x; tile < num_tiles; tile += gridDim.x, parity ^= 1)
+            for (int i = 0; i < Shared::WARPGROUPS; i++) {
+                wait(windows_empty + 8 * i, parity);
+                load_window<Shared::CHANNELS, Shared::GROUP_ROWS>(base + Shared::WINDOWS + i * Shared::WINDOW, Shared::A_NEXT, unit, tile / tiles,
+                                                            tile % tiles * Shared::ROWS + i * Shared::GROUP_ROWS, thread, LOADERS);
+                wait_copies<0>();
+                fence_shared();
+                arrive(windows_full + 8 * i);
+            }
         return;
     }
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     const bool is_first_lane = thread % 32 == 0;
+    const u32 window = base + Shared::WINDOWS + warpgroup * Shared::WINDOW;
     int step = 0;
     u32 parity = 0;
     for (int tile = blockIdx.x; tile < num_tiles; tile += gridDim.x, parity ^= 1) {
-        const Place<Shared::CHANNELS> place(unit, tile / tiles, tile % tiles * Shared::ROWS + warpgroup * 64);
+        const Place<Shared::CHANNELS> place(unit, tile / tiles, tile % tiles * Shared::ROWS + warpgroup * Shared::GROUP_ROWS);
         place.prefetch_residual();
         float sums[Shared::CHANNELS / 2];
         clear(sums);
-        wait(window_full, parity);
+        wait(windows_full + 8 * warpgroup, parity);
 #pragma unroll 1
         for (int i = 0; i < Shared::STEPS; i++, step++) {
             const u32 stage = step % Shared::STAGES;
-            const u32 from = window + i % Shared::BLOCKS * (Shared::DEPTH / 8) * Shared::A_NEXT +
-                             (warpgroup * 64 + i / Shared::BLOCKS * unit.dilation) * CHUNK;
+            const u32 from = window + i % Shared::BLOCKS * (Shared::DEPTH / 8) * Shared::A_NEXT + i / Shared::BLOCKS * unit.dilation * CHUNK;
             wait(full + 8 * stage, step / Shared::STAGES & 1);
             begin_products();
 #pragma unroll
@@ -337,7 +341,7 @@ extern "C" __global__ void __launch_bounds__((WideShared::WARPGROUPS + 1) * WARP
             if (i && is_first_lane) arrive(empty + 8 * ((step - 1) % Shared::STAGES));
         }
         wait_products<0>();
-        if (is_first_lane) arrive(empty + 8 * ((step - 1) % Shared::STAGES)), arrive(window_empty);
+        if (is_first_lane) arrive(empty + 8 * ((step - 1) % Shared::STAGES)), arrive(windows_empty + 8 * warpgroup);
         float next[Shared::CHANNELS / 2];
         clear(next);
         u32 hidden[Shared::CHANNELS / 4];

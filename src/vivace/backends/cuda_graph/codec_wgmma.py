@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+from collections.abc import Sequence
 from ctypes import c_int, c_int64, c_uint64
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +22,9 @@ from vivace.backends.cuda_graph.codec_operands import (
     address_of,
     column_order,
     compare,
+    layer_source,
 )
 from vivace.backends.cuda_graph.tiles import num_multiprocessors
-from vivace.backends.cuda_graph.wgmma_source import complete_source
 from vivace.backends.megakernel import driver
 from vivace.backends.megakernel.nvrtc import compile_source
 from vivace.errors import BackendUnavailableError
@@ -145,11 +146,9 @@ def load_kernels(device: torch.device) -> WgmmaKernels | None:
     return kernels
 
 
-def kernel_source() -> str:
-    path = Path(__file__)
-    return complete_source(
-        [path.with_name("codec.cuh"), path.with_suffix(".cu")], "f16", tuple(SHAPES)
-    )
+def kernel_source(columns: Sequence[int] = tuple(SHAPES)) -> str:
+    """The source with products of these numbers of columns."""
+    return layer_source(Path(__file__).with_suffix(".cu"), columns)
 
 
 def _check(kernels: WgmmaKernels, device: torch.device) -> None:

@@ -1,12 +1,15 @@
-"""Run the megakernel for a million frames and check for hangs, leaks and changed codes.
+"""Run a backend for a million frames and check for hangs, leaks, changed codes and samples.
 
     python benchmarks/endurance.py 0.6B-CustomVoice --seconds 420 \
         --json benchmarks/results/endurance-0.6B-h200.json
+    python benchmarks/endurance.py 0.6B-CustomVoice --backend cuda_graph --batch 256 --codec half \
+        --json benchmarks/results/endurance-0.6B-256-h200.json
 
 Random weights of the released shape, sampling on, always `--batch` slots: an ended slot is replaced
 by another text. Frames are counted over all slots; `--seconds` may end the run earlier, and the
-report gives the number reached. The same eight texts of 125 frames are made before and after, and
-one text repeatedly in between: their codes must be equal. The codec does not run.
+report gives the number reached. The same texts of 125 frames are made before and after, and one
+text repeatedly in between: their codes must be equal. With `--codec` the codec renders all frames
+in this precision, and the samples of the repeated text must be equal, too.
 """
 
 from __future__ import annotations
@@ -31,7 +34,9 @@ from report import write_report
 from shapes import load_configs, random_module
 from torch import Tensor
 
+from vivace.backends.base import CodecPrecision
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
+from vivace.backends.cuda_graph.buckets import BATCHES
 from vivace.backends.cuda_graph.frame import KvPositions, SamplingState
 from vivace.backends.frame_maker import FrameCodes
 from vivace.backends.megakernel.backend import MegakernelBackend
@@ -73,7 +78,7 @@ class Run:
     num_frames: int = 0  # of all slots
     num_launched: int = 0  # frames of the batch
     num_failed: int = 0  # slots
-    probes: list[str] = field(default_factory=list)  # hashes
+    probes: list[str] = field(default_factory=list)  # hashes of codes and of samples
     steps: list[float] = field(default_factory=list)  # ms per frame
     memory: dict[str, dict[str, int]] = field(default_factory=dict)
 
@@ -94,6 +99,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--frames", type=int, default=1_000_000)
     parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--codec", choices=("half", "split", "float32"), help="render all frames")
     parser.add_argument("--seconds", type=float, default=420.0, help="end after these")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -115,19 +121,23 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
     def build(name: str) -> CudaGraphBackend:
         batch, kind = arguments.batch, KINDS[name]
-        return kind(model, codec, max_streams=batch, max_frames=512, codec_precision="float32")
+        precision: CodecPrecision = arguments.codec or "float32"
+        return kind(model, codec, max_streams=batch, max_frames=512, codec_precision=precision)
 
     reference = build("cuda_graph")
     graph_codes = speak_opening(reference)
     del reference
     free_memory(device)
     backend = build(arguments.backend)
-    backend.warmup((arguments.batch,), codec_frames=())  # so that no graph is captured on the way
+    # No graph is captured on the way.
+    codec_frames = (STEP, 8, 4, 2, 1) if arguments.codec else ()
+    batches = BATCHES if arguments.codec else (arguments.batch,)
+    backend.warmup([size for size in batches if size <= arguments.batch], codec_frames=codec_frames)
     opening = speak_opening(backend)
     pages = backend._pool.num_free
     run = Run(arguments.frames)
     began = time.perf_counter()
-    run_rounds(backend, run, arguments.batch, began + arguments.seconds)
+    run_rounds(backend, run, arguments, began + arguments.seconds)
     seconds = time.perf_counter() - began
     again = speak_opening(backend)
     tenth = max(1, len(run.steps) // 10)
@@ -143,6 +153,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "layers": backend.layers,
         "machine": machine(),
         "batch": arguments.batch,
+        "codec": arguments.codec,
         "frames_of_all_slots": run.num_frames,
         "goal": run.goal,
         "frames_of_the_batch": run.num_launched,
@@ -166,7 +177,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 def check_run(run: Run, backend: CudaGraphBackend, batch: int, pages: int) -> dict[str, bool]:
     """`pages` is the number of free pages before the run."""
     return {
-        "a repeated text has the same codes": len(set(run.probes)) <= 1,
+        "a repeated text has the same codes and samples": len(set(run.probes)) <= 1,
         "no slot failed": run.num_failed == 0,
         "no block timed out": getattr(backend._layers, "num_faults", 0) == 0,
         "no page is left behind": backend._pool.num_free == pages,
@@ -178,28 +189,34 @@ def check_run(run: Run, backend: CudaGraphBackend, batch: int, pages: int) -> di
     }
 
 
-def run_rounds(backend: CudaGraphBackend, run: Run, batch: int, deadline: float) -> None:
+def run_rounds(
+    backend: CudaGraphBackend, run: Run, arguments: argparse.Namespace, deadline: float
+) -> None:
     """Step a full batch until the goal or the deadline, then release all slots."""
+    batch: int = arguments.batch
     live: dict[int, int] = {}  # the numbers of requests, by slot
-    made: dict[int, list[Codes]] = {}
+    made: dict[int, Any] = {}  # hashes of codes and samples, by slot
     while run.share < 1 and time.perf_counter() < deadline:
         numbers = [next_number(run.num_joined + n) for n in range(batch - len(live))]
         requests = [make_request(backend.model, number) for number in numbers]
         slots = backend.admit_many([(each.prompt, each.sampling) for each in requests])
         for slot, number in zip(slots, numbers, strict=True):
             assert isinstance(slot, int), slot
-            live[slot], made[slot] = number, []
+            live[slot], made[slot] = number, hashlib.sha256()
         run.num_joined += len(slots)
         began = time.perf_counter()
         frames = backend.step(list(live), STEP)
+        samples = backend.render(list(live), frames) if arguments.codec else []
         run.count(frames.lengths, time.perf_counter() - began)
         for row, (slot, number) in enumerate(list(live.items())):
-            made[slot].append(frames.of(row))
+            if number == PROBE:
+                for each in (frames.of(row), *samples[row : row + 1]):
+                    made[slot].update(np.ascontiguousarray(each).tobytes())
             if frames.status[row] == "running":
                 continue
             run.num_failed += frames.status[row] == "failed"
             if number == PROBE:
-                run.probes.append(hash_of(made[slot]))
+                run.probes.append(made[slot].hexdigest()[:16])
             backend.release(slot)
             del live[slot], made[slot]
         note_memory(run, backend)

@@ -10,7 +10,7 @@ export PYTHONUNBUFFERED=1 PYTHONPATH=src${PYTHONPATH:+:$PYTHONPATH} PYTORCH_NO_C
 out=${OUT:-build/gpu}
 
 declare -A parts=(
-  [memcheck]="megakernel fused half memory"
+  [memcheck]="megakernel fused half wide memory"
   [racecheck]="megakernel known fused half race named elected"
 )
 runs=() # tool, part, seconds
@@ -65,7 +65,7 @@ fi
 python3 scripts/make_tiny_checkpoints.py "$work/tiny" > /dev/null
 # Without the tool first: it compiles the kernels, and shows that the runs themselves work.
 for part in $(for run in "${runs[@]}"; do echo "$run"; done | awk '{print $2}' | sort -u); do
-  case $part in megakernel | known | fused | half) ;; *) continue ;; esac
+  case $part in megakernel | known | fused | half | wide) ;; *) continue ;; esac
   timeout 90 python3 benchmarks/sanitized.py "$part" "$work/tiny" > "$work/plain-$part" 2>&1 &
 done
 wait
@@ -74,6 +74,7 @@ port=49152
 sanitize() { # tool, part, seconds, port
   local log=$work/$1-$2.log size= limit=$3
   local kernels='^[a-z_]+_kernel$'
+  [ "$2" = wide ] && kernels='^(product|paired|unit)_[0-9]+$'
   [[ $2 = megakernel || $2 = known ]] && kernels='^(talker|predictor)_kernel$'
   [ "$1" = racecheck ] && size=small
   timeout -k 5 "$limit" "$tool" --tool "$1" --port "$4" --launch-timeout 40 --print-limit 20 \

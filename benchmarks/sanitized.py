@@ -30,6 +30,9 @@ from torch.utils._pytree import tree_map_only
 
 from vivace.backends.base import CodecPrecision
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
+from vivace.backends.cuda_graph.codec_operands import ColumnParameters, Outputs
+from vivace.backends.cuda_graph.codec_product import SHAPES, WideProduct, load_products
+from vivace.backends.cuda_graph.codec_unit import load_kernel
 from vivace.backends.megakernel import driver, kernel
 from vivace.backends.megakernel.backend import MegakernelBackend
 from vivace.backends.megakernel.kernel import architecture_of
@@ -191,6 +194,25 @@ def run_fused(tiny: Path, name: str, precision: CodecPrecision, is_small: bool) 
     speak(backend, [10, 60, *[12] * 16], 1 if is_small else 2, renders=True)
 
 
+def run_wide(is_small: bool) -> None:
+    """The codec's kernels for many rows: both units, and every product with streams to spare."""
+    kernels = load_products(CUDA)  # runs its units, too
+    assert kernels is not None
+    assert load_kernel(CUDA) is not None
+    lengths = (36,) if is_small else (36, 128, 160)
+    for shape in SHAPES:
+        numbers = torch.randn(3, 2 * shape.columns, device=CUDA).abs()
+        weight = torch.randn(2, 2 * shape.columns, 192, device=CUDA).half()
+        product = WideProduct.pack(kernels, weight, ColumnParameters(*numbers), 9)
+        assert product is not None
+        with mock.patch.object(WideProduct, "_shape", lambda *_, shape=shape: shape):
+            for length in lengths:
+                x = torch.randn(37, 9 + length, 192, device=CUDA).half()
+                out, active = (x.new_empty(37, length, 2 * shape.columns) for _ in range(2))
+                product.run(x, Outputs(out.clone(), out, active))
+    torch.cuda.synchronize()
+
+
 def run_control(source: str, first: int = 0) -> None:
     """Run `CONTROL`: two races between warps if `first` is 0, else out-of-bounds writes."""
     numbers = torch.zeros(128, dtype=torch.int32, device=CUDA)
@@ -206,6 +228,7 @@ PARTS: dict[str, Callable[[Path, bool], None]] = {
     "known": run_known,
     "fused": lambda tiny, is_small: run_fused(tiny, "custom_voice", "split", is_small),
     "half": lambda tiny, is_small: run_fused(tiny, "custom_voice_projected", "half", is_small),
+    "wide": lambda _, is_small: run_wide(is_small),
     "memory": lambda *_: run_control(CONTROL, 2**20),
     "race": lambda *_: run_control(CONTROL),
     "named": lambda *_: run_control(NAMED),

@@ -1,10 +1,10 @@
-"""The CUDA kernels of attention and of the codec's residual units, emulated on a CPU."""
+"""The CUDA kernels of attention and of the codec's layers, emulated on a CPU."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from ctypes import c_uint
+from ctypes import c_uint64
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +14,25 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.support.cuda_emulator import EmulatedKernels, KernelError, find_compiler
-from vivace.backends.cuda_graph import attention_cuda, codec_wgmma
+from vivace.backends.cuda_graph import attention_cuda, codec_product, codec_unit
 from vivace.backends.cuda_graph.attention_cuda import CudaAttention
-from vivace.backends.cuda_graph.codec_wgmma import (
-    ColumnParameters,
-    Inputs,
-    Outputs,
-    WgmmaKernels,
+from vivace.backends.cuda_graph.codec_operands import ColumnParameters, Outputs, WideLayer
+from vivace.backends.cuda_graph.codec_product import (
+    SHAPES,
+    UNIT,
+    CodecProducts,
+    Shape,
+    WideProduct,
     WideUnit,
 )
-from vivace.backends.cuda_graph.wgmma_source import complete_source
+from vivace.backends.cuda_graph.codec_unit import NarrowUnit, UnitKernel
+from vivace.backends.megakernel.driver import TensorMap
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")
 
 EPS = 1e-6
 CPU = torch.device("cpu")
+Change = Callable[[str], str]
 
 
 def distance(found: Tensor, expected: Tensor) -> float:
@@ -56,6 +60,17 @@ class EmulatedDriver:
 
     def allow_shared(self, function: str, num_bytes: int) -> None:
         pass
+
+    def map_tiles(self, tensor: Tensor, *tile: int) -> TensorMap:
+        """Address, rank, and size, strides in bytes and tile of three dimensions."""
+        size, strides = (
+            list(reversed(tensor.shape)),
+            [2 * each for each in reversed(tensor.stride())],
+        )
+        missing = 3 - len(tile)
+        words = [tensor.data_ptr(), len(tile), *size, *[1] * missing]
+        words += [*strides, *[0] * missing, *reversed(tile), *[1] * missing]
+        return TensorMap((c_uint64 * 16)(*words))
 
     def launch(self, function: str, grid: tuple[int, int], *arguments: Any) -> None:
         self.launch_dependent(function, (*grid, 1), *arguments)
@@ -205,16 +220,22 @@ def merged(out: Tensor, peak: Tensor, total: Tensor, *, row: int, num_keys: int)
     return (mixed / (share * total[row, :, :count]).sum(-1, keepdim=True)).flatten()
 
 
-# -- residual units of the codec ------------------------------------------------------------------
+# -- layers of the codec --------------------------------------------------------------------------
 
 
-def emulated_units(folder: Path, change: Callable[[str], str] = str) -> EmulatedDriver:
-    source = change(codec_wgmma.kernel_source(()))
-    kernels = EmulatedKernels(
-        source, {f"unit_{size}": "Unit" for size in codec_wgmma.SHAPES}, folder
-    )
-    shared = (c_uint * len(codec_wgmma.SHAPES)).in_dll(kernels._library, "shared_bytes")
-    return EmulatedDriver(kernels, list(shared))
+def emulated(module: Any, kernels: dict[str, str], folder: Path, change: Change = str) -> Any:
+    """The driver that runs the kernels of codec_unit.cu or codec_product.cu."""
+    built = EmulatedKernels(change(module.kernel_source(())), kernels, folder)
+    return EmulatedDriver(built, [0])
+
+
+def emulated_units(folder: Path, change: Change = str) -> EmulatedDriver:
+    return emulated(codec_unit, {"unit_96": "Unit"}, folder, change)
+
+
+def emulated_products(folder: Path, change: Change = str) -> EmulatedDriver:
+    names = [shape.name for shape in (*SHAPES, UNIT)]
+    return emulated(codec_product, dict.fromkeys(names, "Product"), folder, change)
 
 
 @pytest.fixture(scope="module")
@@ -222,30 +243,73 @@ def units(tmp_path_factory: pytest.TempPathFactory) -> EmulatedDriver:
     return emulated_units(tmp_path_factory.mktemp("units"))
 
 
+@pytest.fixture(scope="module")
+def products(tmp_path_factory: pytest.TempPathFactory) -> EmulatedDriver:
+    return emulated_products(tmp_path_factory.mktemp("products"))
+
+
+def use(driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the launchers run emulated kernels, on one or two multiprocessors."""
+    for module in (codec_unit, codec_product):
+        monkeypatch.setattr(module, "driver", driver)
+        monkeypatch.setattr(module, "compile_source", lambda *_: b"")
+        monkeypatch.setattr(module, "num_multiprocessors", lambda _: 1 + driver.seed % 2)
+    torch.manual_seed(0)
+
+
+def random_parameters(num_columns: int) -> ColumnParameters:
+    return ColumnParameters(*torch.randn(3, num_columns).abs())
+
+
+def layer_error(
+    layer: WideLayer | None, x: Tensor, expected: Tensor, parameters: ColumnParameters
+) -> float:
+    """Relative distance of a layer's outputs from the expected ones, before a residual."""
+    assert layer is not None
+    residual = torch.randn(expected.shape).half()
+    out = torch.full_like(residual, torch.nan)
+    apart = torch.full((len(out), 7 + out[0].numel()), torch.nan).half()  # streams with room
+    active = apart[:, 7:].view(len(out), *out.shape[1:])
+    layer.run(x, Outputs(residual, out, active))
+    expected = expected + parameters.bias + residual
+    assert apart[:, :7].isnan().all()
+    return max(distance(out, expected), distance(active, parameters.activate(expected)))
+
+
 def unit_error(
     driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch, size: int, length: int, dilation: int
 ) -> float:
     """Relative distance of a unit's outputs from PyTorch's: two streams on one or two blocks."""
-    monkeypatch.setattr(codec_wgmma, "driver", driver)
-    monkeypatch.setattr(codec_wgmma, "compile_source", lambda *_: b"")
-    monkeypatch.setattr(codec_wgmma, "num_multiprocessors", lambda _: 1 + driver.seed % 2)
-    torch.manual_seed(0)
-    reach, slots = 6 * dilation, torch.tensor([2, 0])
-    x, residual = (torch.randn(2, length, size).half() for _ in range(2))
-    history = torch.randn(3, reach * size).half()
+    use(driver, monkeypatch)
+    x = torch.randn(2, 6 * dilation + length, size).half()
     first, second = (torch.randn(taps, size, size).div(size**0.5).half() for taps in (7, 1))
-    inner, outer = (
-        ColumnParameters(bias, frequency.abs(), gain.abs())
-        for bias, frequency, gain in torch.randn(2, 3, size)
-    )
-    unit = WideUnit.pack(WgmmaKernels(CPU), first, second, inner, outer, dilation)
-    assert unit is not None
-    out, active = torch.full_like(x, torch.nan), torch.full_like(x, torch.nan)
-    unit.run(Inputs(x, history, slots), Outputs(residual, out, active))
-    joined = torch.cat((history.view(3, reach, size)[slots], x), dim=1)
-    hidden = inner.activate(inner.bias + convolved(joined, first, dilation)).half()
-    expected = outer.bias + convolved(hidden, second, 1) + residual
-    return max(distance(out, expected), distance(active, outer.activate(expected)))
+    inner, outer = random_parameters(size), random_parameters(size)
+    given = (first, second, inner, outer, dilation)
+    unit: WideLayer | None
+    if size == 96:
+        unit = NarrowUnit.pack(UnitKernel(CPU), *given)
+    else:
+        unit = WideUnit.pack(CodecProducts(CPU), *given)
+    hidden = inner.activate(inner.bias + convolved(x, first, dilation)).half()
+    return layer_error(unit, x, convolved(hidden, second, 1), outer)
+
+
+def product_error(
+    driver: EmulatedDriver,
+    monkeypatch: pytest.MonkeyPatch,
+    shape: Shape,
+    size: tuple[int, int],  # streams, times
+    dilation: int = 1,
+) -> float:
+    """Relative distance of a convolution's outputs from PyTorch's."""
+    use(driver, monkeypatch)
+    (num_streams, length), taps, num_columns = size, 2, 2 * shape.columns
+    x = torch.randn(num_streams, dilation + length, 128).half()
+    weight = torch.randn(taps, num_columns, 128).div(16).half()
+    parameters = random_parameters(num_columns)
+    product = WideProduct.pack(CodecProducts(CPU), weight, parameters, dilation)
+    monkeypatch.setattr(WideProduct, "_shape", lambda *_: shape)
+    return layer_error(product, x, convolved(x, weight, dilation), parameters)
 
 
 def convolved(x: Tensor, weight: Tensor, dilation: int) -> Tensor:
@@ -254,9 +318,10 @@ def convolved(x: Tensor, weight: Tensor, dilation: int) -> Tensor:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize(("size", "length", "dilation"), [(96, 130, 9), (192, 200, 3)])
+@pytest.mark.parametrize(("size", "length", "dilation"), [(96, 130, 9), (192, 136, 3)])
 def test_residual_unit_equals_pytorch(
     units: EmulatedDriver,
+    products: EmulatedDriver,
     monkeypatch: pytest.MonkeyPatch,
     size: int,
     length: int,
@@ -264,37 +329,66 @@ def test_residual_unit_equals_pytorch(
     seed: int,
 ) -> None:
     """Two tiles and more on one block, in random schedules."""
-    units.seed = seed
-    assert unit_error(units, monkeypatch, size, length, dilation) < 0.002
+    driver = units if size == 96 else products
+    driver.seed = seed
+    assert unit_error(driver, monkeypatch, size, length, dilation) < 0.002
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+@pytest.mark.parametrize(("size", "dilation"), [((3, 128), 1), ((5, 36), 9)], ids=str)
+def test_convolution_equals_pytorch(
+    products: EmulatedDriver,
+    monkeypatch: pytest.MonkeyPatch,
+    shape: Shape,
+    size: tuple[int, int],
+    dilation: int,
+) -> None:
+    """Tiles of one stream, and tiles of several streams of which the last do not exist."""
+    products.seed = dilation % 2
+    assert product_error(products, monkeypatch, shape, size, dilation) < 0.002
+
+
+def is_detected(expected: str, driver: EmulatedDriver, error: Callable[[], float]) -> bool:
+    """Whether one of 20 schedules, with all tiles on one block, shows the fault."""
+    for seed in range(20):  # a lucky schedule hides a race
+        driver.seed = 2 * seed
+        try:
+            if error() > 0.002 and expected == "wrong":
+                return True
+        except KernelError as failure:
+            if expected == str(failure):
+                return True
+    return False
+
+
+def test_emulator_detects_a_missing_wait_of_the_unit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = emulated_units(tmp_path, lambda source: without(source, "wait_copies<0>();"))
+    assert is_detected("wrong", driver, lambda: unit_error(driver, monkeypatch, 96, 200, 1))
 
 
 @pytest.mark.parametrize(
-    ("removed", "size", "expected"),
+    ("removed", "expected"),
     [
-        pytest.param("wait(window_full, parity);", 192, "wrong", marks=pytest.mark.slow),
-        (", arrive(window_empty)", 192, "deadlock"),
-        ("wait_copies<0>();", 96, "wrong"),
+        (
+            "wait(full + 8 * stage.number, stage.parity);\n            begin",
+            "a barrier has too many arrivals",
+        ),
+        ("if (lane == 0) arrive(empty + 8 * last);\n        if constexpr", "deadlock"),
     ],
 )
-def test_emulator_detects_missing_synchronization(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    removed: str,
-    size: int,
-    expected: str,
+def test_emulator_detects_missing_synchronization_of_products(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed: str, expected: str
 ) -> None:
-    driver = emulated_units(tmp_path, lambda source: without(source, removed))
-
-    def is_detected(seed: int) -> bool:
-        driver.seed = 2 * seed  # all tiles on one block
-        try:
-            return unit_error(driver, monkeypatch, size, 200, 1) > 0.002 and expected == "wrong"
-        except KernelError as error:
-            return expected == str(error)
-
-    assert any(is_detected(seed) for seed in range(20))  # a lucky schedule hides a race
+    kept = removed.rpartition("\n")[2].strip()
+    driver = emulated_products(tmp_path, lambda source: without(source, removed, kept))
+    shape = SHAPES[-1]
+    assert is_detected(
+        expected, driver, lambda: product_error(driver, monkeypatch, shape, (2, 256))
+    )
 
 
-def without(source: str, removed: str) -> str:
+def without(source: str, removed: str, kept: str = "") -> str:
     assert removed in source
-    return source.replace(removed, "")
+    return source.replace(removed, kept)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,14 +21,16 @@ from vivace.backends.cuda_graph import codec_fused
 from vivace.backends.cuda_graph.codec_fused import FusedDecoder
 from vivace.backends.cuda_graph.codec_kernels import SNAKE
 from vivace.backends.cuda_graph.codec_layers import Activation, Histories, Past, Product
-from vivace.backends.cuda_graph.codec_wgmma import (
-    ColumnParameters,
-    Inputs,
-    Outputs,
-    WgmmaKernels,
+from vivace.backends.cuda_graph.codec_operands import ColumnParameters, Outputs, WideLayer
+from vivace.backends.cuda_graph.codec_product import (
+    SHAPES,
+    CodecProducts,
+    Shape,
+    WideProduct,
     WideUnit,
-    load_kernels,
+    load_products,
 )
+from vivace.backends.cuda_graph.codec_unit import NarrowUnit, UnitKernel, load_kernel
 
 pytestmark = [
     pytest.mark.gpu,
@@ -37,9 +40,17 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def kernels() -> WgmmaKernels:
+def unit_kernel() -> UnitKernel:
     torch.zeros(1, device=CUDA)  # creates the CUDA context that the driver's calls need
-    loaded = load_kernels(CUDA)
+    loaded = load_kernel(CUDA)
+    assert loaded is not None
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def products() -> CodecProducts:
+    torch.zeros(1, device=CUDA)
+    loaded = load_products(CUDA)
     assert loaded is not None
     return loaded
 
@@ -73,6 +84,14 @@ class Layer:
         bias = self.parameters.bias
         self.few = Product(weight, bias, dilation, number, activation=snake)
 
+    def joined(self, x: Tensor) -> Tensor:
+        """x after the past of its slots."""
+        if self.history is None:
+            return x
+        size = x.shape[2]
+        past = self.history.view(len(self.history), -1, size)[self.past.slots]
+        return torch.cat((past, x), dim=1)
+
 
 @pytest.mark.parametrize("size", [96, 192])
 @pytest.mark.parametrize(
@@ -81,23 +100,77 @@ class Layer:
 )
 @pytest.mark.parametrize("is_last", [True, False])
 def test_wide_unit_equals_two_triton_products_to_the_bit(
-    kernels: WgmmaKernels, size: int, num_slots: int, length: int, dilation: int, is_last: bool
+    unit_kernel: UnitKernel,
+    products: CodecProducts,
+    size: int,
+    num_slots: int,
+    length: int,
+    dilation: int,
+    is_last: bool,
 ) -> None:
     first, second = Layer(num_slots, 7, size, size, dilation), Layer(num_slots, 1, size, size, 1)
-    wide = WideUnit.pack(
-        kernels, first.few.weight, second.few.weight,
-        first.parameters, second.parameters, dilation,
-    )  # fmt: skip
+    given = (first.few.weight, second.few.weight, first.parameters, second.parameters, dilation)
+    wide: WideLayer | None
+    wide = NarrowUnit.pack(unit_kernel, *given) if size == 96 else WideUnit.pack(products, *given)
     assert wide is not None
     x, residual = random_half(num_slots, length, size), random_half(num_slots, length, size)
     out, active = unwritten(x, size), unwritten(x, size)
-    assert first.history is not None
-    inputs = Inputs(x, first.history, first.past.slots)
-    wide.run(inputs, Outputs(residual, None if is_last else out, active))
+    wide.run(first.joined(x), Outputs(residual, None if is_last else out, active))
     hidden = first.few.activate(x, first.past)
     expected = second.few.run_both(hidden, second.past, residual=residual)
     assert is_last or torch.equal(out, expected[0])
     assert torch.equal(active, expected[1])
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+@pytest.mark.parametrize(
+    ("num_slots", "length", "taps", "dilation"),
+    [(1, 1, 2, 1), (2, 128, 1, 1), (3, 300, 7, 3), (40, 160, 7, 9), (300, 36, 2, 1)],
+)
+@pytest.mark.parametrize("has_residual", [True, False])
+def test_wide_product_equals_the_triton_product_to_the_bit(
+    products: CodecProducts,
+    monkeypatch: pytest.MonkeyPatch,
+    shape: Shape,
+    num_slots: int,
+    length: int,
+    taps: int,
+    dilation: int,
+    has_residual: bool,
+) -> None:
+    num_columns = 2 * shape.columns
+    layer = Layer(num_slots, taps, num_columns, 192, dilation)
+    wide = WideProduct.pack(products, layer.few.weight, layer.parameters, dilation)
+    assert wide is not None
+    monkeypatch.setattr(WideProduct, "_shape", lambda *_: shape)
+    x = random_half(num_slots, length, 192)
+    residual = random_half(num_slots, length, num_columns) if has_residual else None
+    out, active = unwritten(x, num_columns), unwritten(x, num_columns)
+    wide.run(layer.joined(x), Outputs(residual, out, active))
+    expected = layer.few.run_both(x, layer.past, residual=residual)
+    assert torch.equal(out, expected[0])
+    assert torch.equal(active, expected[1])
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+@pytest.mark.parametrize(("length", "dilation"), [(160, 3), (2, 9)])
+def test_wide_product_of_a_layer_updates_the_history(
+    products: CodecProducts, length: int, dilation: int, has_room: bool
+) -> None:
+    layer = Layer(200, 7, 192, 192, dilation)
+    few, past = layer.few, layer.past
+    wide = replace(few, wide=WideProduct.pack(products, few.weight, layer.parameters, dilation))
+    assert wide.room(200, length)
+    reach = wide.reach if has_room else 0
+    x = random_half(200, reach + length, 192)[:, reach:]
+    assert layer.history is not None
+    found = wide.run_both(x, past)
+    kept = past.histories.view(few.history).clone()
+    past.histories.view(few.history).copy_(layer.history)
+    expected = few.run_both(x.contiguous(), past)
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other)
+    assert torch.equal(kept, past.histories.view(few.history))
 
 
 def test_released_codec_samples_do_not_depend_on_the_batch(

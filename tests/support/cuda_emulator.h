@@ -186,9 +186,13 @@ static float number(const void* from) {
 
 // -- products of warpgroups ---------------------------------------------------------------------------
 
-// An operand without swizzle: eight numbers of eight rows, at two distances.
+// Where hardware stores a byte of rows of 128 bytes.
+static uint32_t swizzled(uint32_t address) { return address ^ (address >> 7 & 7) << 4; }
+
+// An operand without swizzle has eight numbers of eight rows, at two distances; with swizzle, rows of 128 bytes.
 static float operand_number(uint64_t descriptor, int row, int k) {
     const uint32_t start = (descriptor & 0x3fff) << 4, next = (descriptor >> 16 & 0x3fff) << 4, group = (descriptor >> 32 & 0x3fff) << 4;
+    if (descriptor >> 62 == 1) return number(shared_at(swizzled(start + row / 8 * group + row % 8 * 128 + k * 2), 2));
     return number(shared_at(start + k / 8 * next + row / 8 * group + row % 8 * 16 + k % 8 * 2, 2));
 }
 // Adds a thread's part: rows in groups of eight, two columns of every eight.
@@ -266,6 +270,32 @@ static void copy_bulk(uint32_t to, const void* from, uint32_t num_bytes, uint32_
         update(barrier_at(barrier));
     });
 }
+// A tile of 16-bit numbers, which are 0 outside the tensor. `map` is written by EmulatedDriver.map_tiles.
+static void copy_tensor(uint32_t to, const void* map, std::vector<int64_t> first, uint32_t barrier) {
+    const uint64_t* words = (const uint64_t*)map;
+    const uint64_t *size = words + 2, *stride = words + 5, *tile = words + 8;
+    if (words[1] != first.size() || to % 128) fail("a tile does not fit its map");
+    first.resize(3);
+    uint32_t num_bytes = 0;
+    std::vector<std::pair<uint32_t, uint16_t>> numbers;
+    for (int64_t z = 0; z < tile[2]; z++)
+        for (int64_t y = 0; y < tile[1]; y++)
+            for (int64_t x = 0; x < tile[0]; x++, num_bytes += 2) {
+                const int64_t at[3] = {first[0] + x, first[1] + y, first[2] + z};
+                bool is_inside = true;
+                for (int i = 0; i < 3; i++) is_inside &= at[i] >= 0 && at[i] < size[i];
+                const uint8_t* from = (const uint8_t*)words[0] + at[0] * stride[0] + at[1] * stride[1] + at[2] * stride[2];
+                numbers.push_back({swizzled(to + num_bytes), is_inside ? *(const uint16_t*)from : 0});
+            }
+    shared_at(to, num_bytes);
+    bulk_copies.push_back([=] {
+        for (const auto& [address, bits] : numbers) memcpy(shared + address, &bits, 2);
+        barrier_at(barrier).num_bytes -= num_bytes;
+        update(barrier_at(barrier));
+    });
+}
+static void copy_tile2(uint32_t to, const void* map, int x, int y, uint32_t barrier) { copy_tensor(to, map, {x, y}, barrier); }
+static void copy_tile3(uint32_t to, const void* map, int x, int y, int z, uint32_t barrier) { copy_tensor(to, map, {x, y, z}, barrier); }
 static void copy_chunk(uint32_t to, const void* from) {
     uint8_t* target = shared_at(to, 16);
     if (to % 16 || (uintptr_t)from % 16) fail("a copy is not aligned");

@@ -22,6 +22,8 @@ INSTRUCTIONS = {  # first words of the assembly: function of cuda_emulator.h
     "{ .reg .pred done": "wait_barrier",
     "bar.sync": "sync_threads",
     "cp.async.bulk.shared": "copy_bulk",
+    "cp.async.bulk.tensor.2d": "copy_tile2",
+    "cp.async.bulk.tensor.3d": "copy_tile3",
     "cp.async.cg": "copy_chunk",
     "cp.async.commit_group": "commit_copies",
     "cp.async.wait_group": "wait_copies",

@@ -33,11 +33,15 @@ DEVICE float snake(float x, float frequency, float inverse_gain) {
 
 struct Columns {                            // of one layer's output
     const float *bias, *frequency, *inverse_gain;
+
+    DEVICE Columns from(int column) const { return {bias + column, frequency + column, inverse_gain + column}; }
 };
 
-struct Rows {
-    const u16* residual;
+struct Rows {                               // [streams, time, columns]
+    const u16* residual;                    // may be null
     u16 *out, *active;                      // before and after the activation; `out` may be null
+    int num_streams, length, num_columns;
+    int active_stride;                      // numbers from one stream of `active` to the next
 };
 
 DEVICE void load8(float (&to)[8], const float* from) {
@@ -48,5 +52,80 @@ DEVICE void load8(float (&to)[8], const float* from) {
 
 DEVICE uint4 pack8(const float (&y)[8]) {
     return make_uint4(pack(y[0], y[1]), pack(y[2], y[3]), pack(y[4], y[5]), pack(y[6], y[7]));
+}
+
+// A thread's part of 64 rows: rows `row` and `row + 8`, and eight neighbouring columns of every 32 from `column` on.
+struct Place {
+    int at[2], active[2];                   // elements of its first columns; in `active`
+    bool is_row[2];
+
+    // Rows are `span` times of a stream, then as many of the next stream.
+    DEVICE Place(const Rows& rows, int stream, int time, int span, int row, int column) {
+#pragma unroll
+        for (int later = 0; later < 2; later++) {
+            const int m = row + 8 * later, s = stream + m / span, t = time + m % span;
+            const int n = t * rows.num_columns + column + 8 * (threadIdx.x % 4);
+            is_row[later] = s < rows.num_streams && t < rows.length;
+            at[later] = s * rows.length * rows.num_columns + n;
+            active[later] = s * rows.active_stride + n;
+        }
+    }
+};
+
+// Into the L2 cache.
+template <int COLUMNS>
+DEVICE void prefetch_residual(const Rows& rows, const Place& place) {
+    const int line = threadIdx.x % 4;       // of 64 numbers; the thread's first column is 8 * line
+#pragma unroll
+    for (int later = 0; later < 2; later++)
+        if (line < (COLUMNS + 63) / 64 && place.is_row[later])
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(rows.residual + place.at[later] - 8 * line + 64 * line));
+}
+
+// Adds bias and residual to the sums, and stores them before and after the activation. The products' columns are in the
+// order of `column_order`; `columns` begins with the first one.
+template <int COLUMNS>
+DEVICE void store(const float (&sums)[COLUMNS / 2], const Rows& rows, const Place& place, const Columns& columns) {
+#pragma unroll
+    for (int q = 0; q < COLUMNS / 32; q++) {
+        const int n = 32 * q + 8 * (threadIdx.x % 4);
+#pragma unroll
+        for (int later = 0; later < 2; later++) {
+            if (!place.is_row[later]) continue;
+            uint4 residual = make_uint4(0, 0, 0, 0);
+            if (rows.residual) residual = __ldg((const uint4*)(rows.residual + place.at[later] + 32 * q));
+            const u32 words[4] = {residual.x, residual.y, residual.z, residual.w};
+            float y[8], parameters[8], gain[8];
+            load8(parameters, columns.bias + n);
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                const float2 pair = unpack(words[i / 2]);
+                y[i] = sums[16 * q + 4 * (i / 2) + 2 * later + i % 2] + parameters[i] + (i % 2 ? pair.y : pair.x);
+            }
+            if (rows.out) *(uint4*)(rows.out + place.at[later] + 32 * q) = pack8(y);
+            load8(parameters, columns.frequency + n);
+            load8(gain, columns.inverse_gain + n);
+#pragma unroll
+            for (int i = 0; i < 8; i++) y[i] = snake(y[i], parameters[i], gain[i]);
+            *(uint4*)(rows.active + place.active[later] + 32 * q) = pack8(y);
+        }
+    }
+}
+
+// The activated numbers of 64 rows and COUNT groups of eight columns, in the registers of a product's first operand.
+// `columns` begins with the first one.
+template <int COUNT>
+DEVICE void hide(u32* hidden, const float* sums, const Columns& columns) {
+#pragma unroll
+    for (int j = 0; j < COUNT; j++) {
+        const int n = 8 * j + 2 * (threadIdx.x % 4);
+        const float2 bias = *(const float2*)(columns.bias + n), frequency = *(const float2*)(columns.frequency + n);
+        const float2 gain = *(const float2*)(columns.inverse_gain + n);
+#pragma unroll
+        for (int later = 0; later < 2; later++)
+            hidden[2 * j + later] = pack(snake(sums[4 * j + 2 * later] + bias.x, frequency.x, gain.x),
+                                         snake(sums[4 * j + 2 * later + 1] + bias.y, frequency.y, gain.y));
+        if (j % 4 == 3) asm volatile("" ::: "memory");  // the compiler would load all parameters at once
+    }
 }
 

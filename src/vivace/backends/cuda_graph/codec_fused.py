@@ -9,7 +9,7 @@ A layer is one kernel, followed by one that updates its history. It reads past i
 slot's history and writes the activated input of the next layer. Consecutive linear layers are
 merged when the weights are packed.
 
-Layers of many rows behind the transformer run in `half` on codec_product.cu and codec_wgmma.cu on
+Layers of many rows behind the transformer run in `half` on codec_product.cu and codec_unit.cu on
 Hopper GPUs, with equal results.
 """
 
@@ -40,9 +40,14 @@ from vivace.backends.cuda_graph.codec_layers import (
 )
 from vivace.backends.cuda_graph.codec_operands import ColumnParameters
 from vivace.backends.cuda_graph.codec_plain import SlotDecoder
-from vivace.backends.cuda_graph.codec_product import CodecProducts, WideProduct, load_products
+from vivace.backends.cuda_graph.codec_product import (
+    CodecProducts,
+    WideProduct,
+    WideUnit,
+    load_products,
+)
 from vivace.backends.cuda_graph.codec_tiles import SINGLE, SPLIT
-from vivace.backends.cuda_graph.codec_wgmma import WgmmaKernels, WideUnit, load_kernels
+from vivace.backends.cuda_graph.codec_unit import NarrowUnit, UnitKernel, load_kernel
 from vivace.model import ops
 from vivace.model.codec import Codec
 from vivace.model.codec_decoder import (
@@ -56,16 +61,16 @@ from vivace.model.codec_decoder import (
 from vivace.model.conv import CausalConv1d, CausalConvTranspose1d
 from vivace.model.layers import GatedMlp, RMSNorm, ScaledBlock
 
-MIN_WIDE_SLOTS = 10  # of a decoder that compiles codec_wgmma.cu, with the one for padding
+MIN_WIDE_SLOTS = 10  # of a decoder that compiles codec_product.cu, with the one for padding
 
 
 class FusedDecoder(SlotDecoder):
     def __init__(self, codec: Codec, num_rows: int, *, is_half: bool = False) -> None:
         self.name = f"fused kernels ({'float16' if is_half else '3xTF32'})"
         has_many = is_half and num_rows >= MIN_WIDE_SLOTS
-        units = load_kernels(codec.device) if has_many else None
+        narrow = load_kernel(codec.device) if has_many else None
         products = load_products(codec.device) if has_many else None
-        packer = WeightPacker(is_half=is_half, units=units, products=products)
+        packer = WeightPacker(is_half=is_half, narrow=narrow, products=products)
         decoder = codec.decoder
         self._sum = packer.code_sum(decoder)
         self._input = packer.input(decoder)
@@ -125,11 +130,11 @@ class WeightPacker:
         self,
         *,
         is_half: bool,
-        units: WgmmaKernels | None = None,
+        narrow: UnitKernel | None = None,
         products: CodecProducts | None = None,
     ) -> None:
         self.histories = Histories()
-        self._units, self._products = units, products
+        self._narrow, self._products = narrow, products
         self._is_half = is_half
         self._dtype = torch.float16 if is_half else torch.float32  # behind the transformer
 
@@ -259,10 +264,10 @@ class WeightPacker:
     def _unit(self, unit: ResidualUnit, after: nn.Module) -> Unit:
         first = self._convolution(unit.conv1, unit.act2)
         second = self._convolution(unit.conv2, after)
-        wide = WideUnit.pack(
-            self._units, first.weight, second.weight,
-            _parameters(first), _parameters(second), first.dilation,
+        given = (
+            first.weight, second.weight, _parameters(first), _parameters(second), first.dilation
         )  # fmt: skip
+        wide = NarrowUnit.pack(self._narrow, *given) or WideUnit.pack(self._products, *given)
         if wide is None:
             first, second = self._widened(first), self._widened(second)
         return Unit(first, second, wide)

@@ -52,7 +52,7 @@ def rounded(x, PRECISION: tl.constexpr):
 def _snake(x, n, frequency, inverse_gain):
     """The snake activation of x [M, N], whose columns are the channels `n`.
 
-    `frequency` is in half turns. Every sum is an explicit FMA, so that codec_wgmma.cu computes the
+    `frequency` is in half turns. Every sum is an explicit FMA, so that codec_product.cu computes the
     same bits. The polynomial is sin(pi * r) for |r| <= 0.5; its sign does not matter.
     """
     turns = tl.load(frequency + n)[None, :]

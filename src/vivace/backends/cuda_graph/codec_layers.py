@@ -10,10 +10,8 @@ from torch import Tensor
 from vivace.backends.cuda_graph import codec_kernels as kernels
 from vivace.backends.cuda_graph.buckets import CODEC_FRAMES
 from vivace.backends.cuda_graph.codec_attention import attend_kernel, rotations_kernel
-from vivace.backends.cuda_graph.codec_operands import Outputs
-from vivace.backends.cuda_graph.codec_product import WideProduct
+from vivace.backends.cuda_graph.codec_operands import Outputs, WideLayer
 from vivace.backends.cuda_graph.codec_tiles import HALF, SPLIT, UnitTile, pick_tile, pick_unit_tile
-from vivace.backends.cuda_graph.codec_wgmma import Inputs, WideUnit
 from vivace.backends.cuda_graph.tiles import power_of_two
 from vivace.model.layers import RMSNorm
 
@@ -113,7 +111,7 @@ class Product:
     is_gated: bool = False
     activation: Activation | None = None
     precision: str = SPLIT  # of a float32 weight, which is `rounded` for SINGLE
-    wide: WideProduct | None = None  # for many rows
+    wide: WideLayer | None = None  # for many rows
 
     @property
     def reach(self) -> int:
@@ -176,7 +174,7 @@ class Product:
         batch, length, in_size = x.shape
         if self.wide is not None and self._is_wide(batch, length):
             assert active is not None
-            self.wide.run(self._joined(x, past), Outputs(residual, out, active))
+            self.wide.run(self.joined(x, past), Outputs(residual, out, active))
             return
         taps, columns, num_rows = len(self.weight), self._num_columns, batch * length
         activation, norm = self.activation, self.norm
@@ -206,7 +204,7 @@ class Product:
         if history is not None:
             _keep(x, history, past.slots, self.reach)
 
-    def _joined(self, x: Tensor, past: Past) -> Tensor:
+    def joined(self, x: Tensor, past: Past) -> Tensor:
         """The past before x: [B, reach + T, in]. Updates the slots' history."""
         reach, (batch, length, size) = self.reach, x.shape
         if not reach:
@@ -231,11 +229,13 @@ class Unit:
 
     first: Product
     second: Product
-    wide: WideUnit | None = None  # for many rows
+    wide: WideLayer | None = None  # for many rows
 
     def room(self, num_streams: int, length: int) -> int:
         """See `Product.room`."""
-        return 0 if self._is_wide(num_streams, length) else self.first.room(num_streams, length)
+        if self._is_wide(num_streams, length):
+            return self.first.reach * self.first.weight.shape[2]
+        return self.first.room(num_streams, length)
 
     def _is_wide(self, num_streams: int, length: int) -> bool:
         return self.wide is not None and self.wide.is_worthwhile(num_streams, length)
@@ -256,10 +256,7 @@ class Unit:
         tile = pick_unit_tile(batch * length, size, x.device) if x.dtype == torch.float16 else None
         if self.wide is not None and self._is_wide(batch, length):
             next_active = _empty_after(room, x, size, x.dtype)
-            history = past.histories.view(self.first.history)
-            outputs = Outputs(x, out, next_active)
-            self.wide.run(Inputs(active, history, past.slots), outputs)
-            _keep(active, history, past.slots, self.first.reach)
+            self.wide.run(self.first.joined(active, past), Outputs(x, out, next_active))
         elif tile is None:
             hidden = self.first.activate(active, past)
             next_active = self.second.empty_active(hidden, room)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from ctypes import c_uint64
+from ctypes import c_int, c_uint64
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from vivace.backends.cuda_graph.wgmma_source import complete_source
@@ -24,14 +27,17 @@ class Columns(ctypes.Structure):
 
 
 class Rows(ctypes.Structure):
-    """Residual and outputs; float16 [B, T, columns], `out` may be 0."""
+    """Residual and outputs; float16 [B, T, columns]. `residual` and `out` may be 0."""
 
-    _fields_ = [(name, c_uint64) for name in ("residual", "out", "active")]
+    _fields_ = [
+        *((name, c_uint64) for name in ("residual", "out", "active")),
+        *((name, c_int) for name in ("num_streams", "length", "num_columns", "active_stride")),
+    ]
 
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Tensors that a unit writes, before and after its activation, and the residual it adds."""
+    """Tensors that a layer writes, before and after its activation, and the residual it adds."""
 
     residual: Tensor | None
     out: Tensor | None
@@ -39,7 +45,18 @@ class Outputs:
 
     @property
     def rows(self) -> Rows:
-        return Rows(*(address_of(each) for each in (self.residual, self.out, self.active)))
+        addresses = [address_of(each) for each in (self.residual, self.out, self.active)]
+        return Rows(*addresses, *self.active.shape, self.active.stride(0))
+
+
+class WideLayer(Protocol):
+    """Kernels of a layer for many rows."""
+
+    def is_worthwhile(self, num_streams: int, length: int) -> bool:
+        """Whether there is enough work for most multiprocessors."""
+
+    def run(self, x: Tensor, outputs: Outputs) -> None:
+        """x: float16 [B, reach + T, channels], which begins with the past."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +97,45 @@ def layer_source(path: Path, columns: Sequence[int]) -> str:
     return complete_source([path.with_name("codec.cuh"), path], "f16", columns)
 
 
+def convolved(x: Tensor, weight: Tensor) -> Tensor:
+    """[B, T, in] and [taps, out, in] to [B, T - taps + 1, out], in float32."""
+    filters = weight.float().permute(1, 2, 0)
+    return F.conv1d(x.float().transpose(1, 2), filters).transpose(1, 2)
+
+
+def random_unit(
+    taps: int, size: int, device: torch.device
+) -> tuple[Tensor, Tensor, ColumnParameters]:
+    """Weights of a unit's convolution and linear layer, and parameters of both."""
+    generator = torch.Generator(device).manual_seed(0)
+    draw = partial(torch.randn, device=device, generator=generator)
+    first, second = (
+        draw(count, size, size).mul((count * size) ** -0.5).half() for count in (taps, 1)
+    )
+    return first, second, ColumnParameters(*(draw(size).abs() for _ in range(3)))
+
+
+def compare_unit(
+    unit: WideLayer, first: Tensor, second: Tensor, parameters: ColumnParameters
+) -> None:
+    """Compare a residual unit without dilation, whose layers have these parameters, with PyTorch.
+
+    Raises `BackendUnavailableError` if the results differ.
+    """
+    taps, size, _ = first.shape
+    generator = torch.Generator(first.device).manual_seed(1)
+    draw = partial(torch.randn, device=first.device, generator=generator)
+    x, residual = draw(2, taps - 1 + 300, size).half(), draw(2, 300, size).half()
+    out, active = torch.empty_like(residual), torch.empty_like(residual)
+    unit.run(x, Outputs(residual, out, active))
+    hidden = parameters.activate(parameters.bias + convolved(x, first)).half()
+    expected = parameters.bias + convolved(hidden, second) + residual
+    compare(out, expected)
+    compare(active, parameters.activate(expected))
+
+
 def compare(found: Tensor, expected: Tensor) -> None:
+    """Raises `BackendUnavailableError` if the relative distance is large."""
     error = float((found - expected).norm() / expected.norm())
     if not error < WORST_ERROR:
         raise BackendUnavailableError(f"their results are off by {error:.1e}")

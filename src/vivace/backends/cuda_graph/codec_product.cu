@@ -16,11 +16,10 @@ constexpr int TILE_ROWS = 128, MULTIPLIERS = 256;  // threads that multiply
 
 struct Product {                            // ProductArguments of codec_product.py
     TensorMap x;                            // [streams, past and time, channels]: tiles of `span` times of some streams
-    TensorMap weight;                       // [taps * columns, channels], columns in the order of `_column_order`
-    Columns columns;
-    Rows rows;                              // residual and `out`: [streams, time, columns]
-    int num_streams, length, num_columns, num_taps, dilation, num_blocks, span;  // blocks of DEPTH channels
-    int active_stride;                      // numbers from one stream to the next
+    TensorMap weight;                       // [taps * columns, channels], and of a unit the linear layer's columns
+    Columns hidden, columns;                // `hidden`: of a unit
+    Rows rows;
+    int num_taps, dilation, num_blocks, span;  // blocks of DEPTH channels
 };
 
 extern __shared__ u8 shared[];
@@ -42,80 +41,84 @@ template <int COLUMNS>
 struct Tiles {
     int across, per_stream, span, count;
 
-    DEVICE Tiles(const Product& request)
-        : across(request.num_columns / COLUMNS), per_stream((request.length + request.span - 1) / request.span), span(request.span) {
+    DEVICE Tiles(const Rows& rows, int span)
+        : across(rows.num_columns / COLUMNS), per_stream((rows.length + span - 1) / span), span(span) {
         const int streams = TILE_ROWS / span;
-        count = across * per_stream * ((request.num_streams + streams - 1) / streams);
+        count = across * per_stream * ((rows.num_streams + streams - 1) / streams);
     }
     DEVICE int column(int tile) const { return tile % across * COLUMNS; }
     DEVICE int time(int tile) const { return tile / across % per_stream * span; }
     DEVICE int stream(int tile) const { return tile / across / per_stream * (TILE_ROWS / span); }
 };
 
-// A thread's rows `row` and `row + 8` of a tile, and eight neighbouring columns of every 32.
-struct Place {
-    int element[2], active[2];              // first column; of `active`
-    bool is_row[2];
+// A place in the ring buffer.
+template <int STAGES>
+struct Stage {
+    int number = 0;
+    u32 parity = 0;
 
-    DEVICE Place(const Product& request, int stream, int time, int row, int column) {
-#pragma unroll
-        for (int later = 0; later < 2; later++) {
-            const int m = row + 8 * later, s = stream + m / request.span, t = time + m % request.span;
-            is_row[later] = s < request.num_streams && t < request.length;
-            const int n = column + 8 * (threadIdx.x % 4);
-            element[later] = (s * request.length + t) * request.num_columns + n;
-            active[later] = s * request.active_stride + t * request.num_columns + n;
-        }
+    DEVICE void advance() {
+        if (++number == STAGES) number = 0, parity ^= 1;
     }
 };
 
-template <int COLUMNS>
-DEVICE void prefetch_residual(const Product& request, const Place& place) {
-    const int line = threadIdx.x % 4;       // of 128 bytes; `element` is 16 * line bytes into the row
-#pragma unroll
-    for (int later = 0; later < 2; later++)
-        if (line < (COLUMNS + 63) / 64 && place.is_row[later])
-            asm volatile("prefetch.global.L2 [%0];" ::"l"(request.rows.residual + place.element[later] - 8 * line + 64 * line));
-}
-
-// Adds bias and residual to the sums, and stores them before and after the activation.
-template <int COLUMNS>
-DEVICE void store(const float (&sums)[COLUMNS / 2], const Product& request, const Place& place, int column) {
-#pragma unroll
-    for (int q = 0; q < COLUMNS / 32; q++) {
-        const int n = column + 32 * q + 8 * (threadIdx.x % 4);
-#pragma unroll
-        for (int later = 0; later < 2; later++) {
-            if (!place.is_row[later]) continue;
-            uint4 residual = make_uint4(0, 0, 0, 0);
-            if (request.rows.residual) residual = __ldg((const uint4*)(request.rows.residual + place.element[later] + 32 * q));
-            const u32 words[4] = {residual.x, residual.y, residual.z, residual.w};
-            float y[8], parameters[8], gain[8];
-            load8(parameters, request.columns.bias + n);
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                const float2 pair = unpack(words[i / 2]);
-                y[i] = sums[16 * q + 4 * (i / 2) + 2 * later + i % 2] + parameters[i] + (i % 2 ? pair.y : pair.x);
+template <int COLUMNS, int STAGES, bool IS_UNIT>
+DEVICE void copy_tiles(const Product& request, const Tiles<COLUMNS>& tiles, u32 base, u32 full, u32 empty) {
+    using Size = Sizes<COLUMNS, STAGES>;
+    Stage<STAGES> stage;
+    for (int tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
+        const int column = tiles.column(tile), time = tiles.time(tile), stream = tiles.stream(tile);
+        for (int tap = 0; tap < request.num_taps + IS_UNIT; tap++)
+            for (int i = 0; i < request.num_blocks; i++, stage.advance()) {
+                const bool has_inputs = tap < request.num_taps;
+                const u32 at = base + stage.number * Size::STAGE, barrier = full + 8 * stage.number;
+                wait(empty + 8 * stage.number, stage.parity ^ 1);
+                expect_bytes(barrier, has_inputs ? Size::STAGE : Size::STAGE - Size::X_BYTES);
+                if (has_inputs) copy_inputs(at, request.x, i * DEPTH, time + tap * request.dilation, stream, barrier);
+                copy_tile(at + Size::X_BYTES, request.weight, i * DEPTH, tap * request.rows.num_columns + column, barrier);
             }
-            if (request.rows.out) *(uint4*)(request.rows.out + place.element[later] + 32 * q) = pack8(y);
-            load8(parameters, request.columns.frequency + n);
-            load8(gain, request.columns.inverse_gain + n);
-#pragma unroll
-            for (int i = 0; i < 8; i++) y[i] = snake(y[i], parameters[i], gain[i]);
-            *(uint4*)(request.rows.active + place.active[later] + 32 * q) = pack8(y);
-        }
     }
 }
 
+// The linear layer of a unit, whose tiles have all columns. Products run while the next hidden numbers are activated.
+template <int COLUMNS, int STAGES>
+DEVICE void multiply_hidden(float (&sums)[COLUMNS / 2], const Columns& columns, Stage<STAGES>& stage, u32 base, u32 full, u32 empty) {
+    using Size = Sizes<COLUMNS, STAGES>;
+    constexpr int STEPS = COLUMNS / DEPTH;
+    static_assert(STEPS <= STAGES);
+    float next[COLUMNS / 2];
+    clear(next);
+    u32 hidden[COLUMNS / 4];
+    int used[STEPS];
+#pragma unroll
+    for (int i = 0; i < STEPS; i++, stage.advance()) {
+        wait(full + 8 * stage.number, stage.parity);
+        used[i] = stage.number;
+#pragma unroll
+        for (int k = 0; k < DEPTH / 16; k++) {
+            constexpr int GROUPS = 2;       // of eight channels
+            const int group = (i * DEPTH + 16 * k) / 8;
+            hide<GROUPS>(hidden + 2 * group, sums + 4 * group, columns.from(8 * group));
+            begin_products();
+            wgmma<COLUMNS>(next, hidden + 2 * group, operand(base + stage.number * Size::STAGE + Size::X_BYTES + k * 32));
+            commit_products();
+        }
+    }
+    wait_products<0>();
+    if (threadIdx.x % 32 == 0)
+        for (int i = 0; i < STEPS; i++) arrive(empty + 8 * used[i]);
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 2; i++) sums[i] = next[i];
+}
+
 // `IS_ALONE`: one block per multiprocessor, whose registers move from the copying warps to the others.
-template <int COLUMNS, int STAGES, bool IS_ALONE>
+template <int COLUMNS, int STAGES, bool IS_ALONE, bool IS_UNIT>
 DEVICE void multiply(const Product& request) {
     using Size = Sizes<COLUMNS, STAGES>;
     const u32 base = (shared_address(shared) + 1023) / 1024 * 1024;
     const u32 full = base + Size::BARRIERS, empty = full + 8 * STAGES;
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
-    const Tiles<COLUMNS> tiles(request);
-    const int num_steps = request.num_taps * request.num_blocks;
+    const Tiles<COLUMNS> tiles(request.rows, request.span);
     if (threadIdx.x == 0) {
         asm volatile("prefetch.tensormap [%0];" ::"l"(&request.x) : "memory");
         asm volatile("prefetch.tensormap [%0];" ::"l"(&request.weight) : "memory");
@@ -123,41 +126,25 @@ DEVICE void multiply(const Product& request) {
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
-    int stage = 0;
-    u32 parity = 0;
-    auto advance = [&] {
-        if (++stage == STAGES) stage = 0, parity ^= 1;
-    };
     if (warp >= MULTIPLIERS / 32) {
         if (IS_ALONE) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (threadIdx.x != MULTIPLIERS) return;
-        for (int tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
-            const int column = tiles.column(tile), time = tiles.time(tile), stream = tiles.stream(tile);
-            for (int tap = 0; tap < request.num_taps; tap++)
-                for (int i = 0; i < request.num_blocks; i++, advance()) {
-                    const u32 at = base + stage * Size::STAGE, barrier = full + 8 * stage;
-                    wait(empty + 8 * stage, parity ^ 1);
-                    expect_bytes(barrier, Size::STAGE);
-                    copy_inputs(at, request.x, i * DEPTH, time + tap * request.dilation, stream, barrier);
-                    copy_tile(at + Size::X_BYTES, request.weight, i * DEPTH, tap * request.num_columns + column, barrier);
-                }
-        }
+        if (threadIdx.x == MULTIPLIERS) copy_tiles<COLUMNS, STAGES, IS_UNIT>(request, tiles, base, full, empty);
         return;
     }
     if (IS_ALONE) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    const int row = warp * 16 + lane / 4;   // of 64 for each warpgroup
+    const int num_steps = request.num_taps * request.num_blocks;
+    Stage<STAGES> stage;
     for (int tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
-        const int column = tiles.column(tile);
-        const Place place(request, tiles.stream(tile), tiles.time(tile), row, column);
-        if (request.rows.residual) prefetch_residual<COLUMNS>(request, place);
+        const int column = tiles.column(tile), row = warp * 16 + lane / 4;
+        const Place place(request.rows, tiles.stream(tile), tiles.time(tile), request.span, row, column);
+        if (request.rows.residual) prefetch_residual<COLUMNS>(request.rows, place);
         float sums[COLUMNS / 2];
-#pragma unroll
-        for (int i = 0; i < COLUMNS / 2; i++) sums[i] = 0.0f;
+        clear(sums);
         int last = 0;
 #pragma unroll 1
-        for (int step = 0; step < num_steps; step++, advance()) {
-            const u32 at = base + stage * Size::STAGE;
-            wait(full + 8 * stage, parity);
+        for (int step = 0; step < num_steps; step++, stage.advance()) {
+            const u32 at = base + stage.number * Size::STAGE;
+            wait(full + 8 * stage.number, stage.parity);
             begin_products();
 #pragma unroll
             for (int k = 0; k < DEPTH / 16; k++)
@@ -165,22 +152,23 @@ DEVICE void multiply(const Product& request) {
             commit_products();
             wait_products<1>();
             if (step && lane == 0) arrive(empty + 8 * last);
-            last = stage;
+            last = stage.number;
         }
         wait_products<0>();
         if (lane == 0) arrive(empty + 8 * last);
-        store<COLUMNS>(sums, request, place, column);
+        if constexpr (IS_UNIT) multiply_hidden<COLUMNS, STAGES>(sums, request.hidden, stage, base, full, empty);
+        store<COLUMNS>(sums, request.rows, place, request.columns.from(column));
     }
 }
 
-#define PRODUCT(COLUMNS, STAGES)                                                                                  \
-    extern "C" __global__ void __launch_bounds__(MULTIPLIERS + 128, 1)                                            \
-        product_##COLUMNS(const __grid_constant__ Product request) { multiply<COLUMNS, STAGES, true>(request); }
-#define PAIRED_PRODUCT(COLUMNS, STAGES)                                                                           \
-    extern "C" __global__ void __launch_bounds__(MULTIPLIERS + 32, 2)                                             \
-        paired_##COLUMNS(const __grid_constant__ Product request) { multiply<COLUMNS, STAGES, false>(request); }
+#define KERNEL(NAME, THREADS, BLOCKS, COLUMNS, STAGES, IS_UNIT)                          \
+    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)                        \
+        NAME(const __grid_constant__ Product request) {                                  \
+        multiply<COLUMNS, STAGES, BLOCKS == 1, IS_UNIT>(request);                        \
+    }
 
-PRODUCT(256, 4)
-PRODUCT(192, 5)
-PAIRED_PRODUCT(128, 3)
-PAIRED_PRODUCT(96, 3)
+KERNEL(product_256, MULTIPLIERS + 128, 1, 256, 4, false)
+KERNEL(product_192, MULTIPLIERS + 128, 1, 192, 5, false)
+KERNEL(paired_128, MULTIPLIERS + 32, 2, 128, 3, false)
+KERNEL(paired_96, MULTIPLIERS + 32, 2, 96, 3, false)
+KERNEL(unit_192, MULTIPLIERS + 128, 1, 192, 5, true)

@@ -7,11 +7,11 @@ import logging
 from collections.abc import Sequence
 from ctypes import c_int
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from vivace.backends.cuda_graph.codec_operands import (
@@ -21,7 +21,10 @@ from vivace.backends.cuda_graph.codec_operands import (
     Rows,
     column_order,
     compare,
+    compare_unit,
+    convolved,
     layer_source,
+    random_unit,
 )
 from vivace.backends.cuda_graph.tiles import num_multiprocessors
 from vivace.backends.megakernel import driver
@@ -44,11 +47,11 @@ class ProductArguments(ctypes.Structure):
     _fields_ = [
         ("x", TensorMap),
         ("weight", TensorMap),
+        ("hidden", Columns),
         ("columns", Columns),
         ("rows", Rows),
-        *((name, c_int) for name in ("num_streams", "length", "num_columns", "num_taps")),
-        *((name, c_int) for name in ("dilation", "num_blocks", "span", "active_stride")),
-        ("padding", c_int * 12),  # to a multiple of 64 bytes
+        *((name, c_int) for name in ("num_taps", "dilation", "num_blocks", "span")),
+        ("padding", c_int * 6),  # to a multiple of 64 bytes
     ]
 
 
@@ -60,10 +63,11 @@ class Shape:
     num_stages: int
     is_alone: bool  # on its multiprocessor; else two blocks share one
     cost: float = 1.0  # of a product, measured on an H200
+    kind: str = "product"
 
     @property
     def name(self) -> str:
-        return f"{'product' if self.is_alone else 'paired'}_{self.columns}"
+        return f"{self.kind}_{self.columns}"
 
     @property
     def num_threads(self) -> int:
@@ -90,9 +94,10 @@ class Shape:
 SHAPES: Final = (
     Shape(256, 4, is_alone=True),
     Shape(192, 5, is_alone=True),
-    Shape(128, 3, is_alone=False, cost=1.12),
-    Shape(96, 3, is_alone=False, cost=1.22),
+    Shape(128, 3, is_alone=False, cost=1.12, kind="paired"),
+    Shape(96, 3, is_alone=False, cost=1.22, kind="paired"),
 )
+UNIT: Final = Shape(192, 5, is_alone=True, kind="unit")
 COLUMNS: Final = tuple(shape.columns for shape in SHAPES)
 
 
@@ -102,11 +107,14 @@ class CodecProducts:
     def __init__(self, device: torch.device) -> None:
         self._module = driver.Module(compile_source(kernel_source(), "sm_90a", []))
         self.num_processors = num_multiprocessors(device)
-        self._functions = {shape: self._module.function(shape.name) for shape in SHAPES}
+        self._functions = {shape: self._module.function(shape.name) for shape in (*SHAPES, UNIT)}
         for shape, function in self._functions.items():
             driver.allow_shared(function, shape.num_bytes)
 
-    def launch(self, shape: Shape, num_tiles: int, request: ProductArguments) -> None:
+    def launch(self, shape: Shape, request: ProductArguments) -> None:
+        rows = request.rows
+        num_row_tiles = _num_row_tiles(rows.num_streams, rows.length)
+        num_tiles = num_row_tiles * (rows.num_columns // shape.columns)
         num_blocks = min(num_tiles, self.num_processors * shape.num_blocks)
         function = self._functions[shape]
         driver.launch(function, (num_blocks, 1), shape.num_threads, shape.num_bytes, request)
@@ -149,19 +157,11 @@ class WideProduct:
         return num_columns >= LEAST_COLUMNS * self.kernels.num_processors
 
     def run(self, x: Tensor, outputs: Outputs) -> None:
-        """x: float16 [B, reach + T, channels], which begins with the past."""
-        batch, joined, num_channels = x.shape
-        length, (num_taps, num_columns, _) = joined - self.reach, self.weight.shape
-        span, num_row_tiles = _span(length), _num_row_tiles(batch, length)
-        shape = self._shape(num_row_tiles)
-        request = ProductArguments(
-            driver.map_tiles(x, TILE_ROWS // span, span, DEPTH),
-            driver.map_tiles(self.weight.flatten(0, 1), shape.columns, DEPTH),
-            self.parameters.columns, outputs.rows,
-            batch, length, num_columns, num_taps,
-            self.dilation, num_channels // DEPTH, span, outputs.active.stride(0),
-        )  # fmt: skip
-        self.kernels.launch(shape, num_row_tiles * (num_columns // shape.columns), request)
+        """See `WideLayer.run`."""
+        shape = self._shape(_num_row_tiles(*outputs.active.shape[:2]))
+        request = _arguments(shape, x, outputs, self.weight, self.dilation, len(self.weight))
+        request.columns = self.parameters.columns
+        self.kernels.launch(shape, request)
 
     def _shape(self, num_row_tiles: int) -> Shape:
         """The kernel with the shortest estimated time."""
@@ -171,6 +171,46 @@ class WideProduct:
             (shape for shape in SHAPES if num_columns % shape.columns == 0),
             key=lambda shape: shape.time(num_row_tiles, num_columns, num_steps, processors),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class WideUnit:
+    """A residual unit of 192 channels: a convolution, its activation and a linear layer."""
+
+    kernels: CodecProducts
+    weight: Tensor  # float16 [taps + 1, channels, channels]; the last is the linear layer's
+    hidden: ColumnParameters
+    parameters: ColumnParameters
+    dilation: int
+
+    @classmethod
+    def pack(
+        cls,
+        kernels: CodecProducts | None,
+        first: Tensor,  # float16 [taps, channels, channels]
+        second: Tensor,  # float16 [1, channels, channels]
+        hidden: ColumnParameters | None,
+        parameters: ColumnParameters | None,
+        dilation: int,
+    ) -> WideUnit | None:
+        """None where the kernels do not support the unit."""
+        if kernels is None or hidden is None or parameters is None:
+            return None
+        if first.shape[1:] != (UNIT.columns, UNIT.columns):
+            return None
+        packed = torch.cat([first, second[:, column_order(UNIT.columns, second.device)]])
+        return cls(kernels, packed, hidden, parameters, dilation)
+
+    def is_worthwhile(self, num_streams: int, length: int) -> bool:
+        """Whether there is a tile for every multiprocessor."""
+        return _num_row_tiles(num_streams, length) >= self.kernels.num_processors
+
+    def run(self, x: Tensor, outputs: Outputs) -> None:
+        """See `WideLayer.run`."""
+        num_taps = len(self.weight) - 1
+        request = _arguments(UNIT, x, outputs, self.weight, self.dilation, num_taps)
+        request.hidden, request.columns = self.hidden.columns, self.parameters.columns
+        self.kernels.launch(UNIT, request)
 
 
 def load_products(device: torch.device) -> CodecProducts | None:
@@ -191,6 +231,21 @@ def kernel_source(columns: Sequence[int] = COLUMNS) -> str:
     return layer_source(Path(__file__).with_suffix(".cu"), columns)
 
 
+def _arguments(
+    shape: Shape, x: Tensor, outputs: Outputs, weight: Tensor, dilation: int, num_taps: int
+) -> ProductArguments:
+    span = _span(outputs.active.shape[1])
+    return ProductArguments(
+        x=driver.map_tiles(x, TILE_ROWS // span, span, DEPTH),
+        weight=driver.map_tiles(weight.flatten(0, 1), shape.columns, DEPTH),
+        rows=outputs.rows,
+        num_taps=num_taps,
+        dilation=dilation,
+        num_blocks=x.shape[2] // DEPTH,
+        span=span,
+    )
+
+
 def _span(length: int) -> int:
     """Times of one stream in a tile: the largest power of two that divides the length."""
     return min(TILE_ROWS, length & -length)
@@ -202,12 +257,9 @@ def _num_row_tiles(num_streams: int, length: int) -> int:
 
 
 def _check(kernels: CodecProducts, device: torch.device) -> None:
-    """Compare a convolution with PyTorch on random numbers."""
+    """Compare a convolution and a unit with PyTorch on random numbers."""
     generator = torch.Generator(device).manual_seed(0)
-
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(*shape, device=device, generator=generator)
-
+    draw = partial(torch.randn, device=device, generator=generator)
     taps, num_columns, num_channels = 3, 384, 128
     x, residual = draw(3, 302, num_channels).half(), draw(3, 300, num_columns).half()
     weight = draw(taps, num_columns, num_channels).mul((taps * num_channels) ** -0.5).half()
@@ -216,8 +268,10 @@ def _check(kernels: CodecProducts, device: torch.device) -> None:
     assert product is not None
     out, active = torch.empty_like(residual), torch.empty_like(residual)
     product.run(x, Outputs(residual, out, active))
-    filters = weight.float().permute(1, 2, 0)
-    expected = F.conv1d(x.float().transpose(1, 2), filters).transpose(1, 2)
-    expected = expected + parameters.bias + residual
+    expected = convolved(x, weight) + parameters.bias + residual
     compare(out, expected)
     compare(active, parameters.activate(expected))
+    first, second, parameters = random_unit(taps, UNIT.columns, device)
+    unit = WideUnit.pack(kernels, first, second, parameters, parameters, 1)
+    assert unit is not None
+    compare_unit(unit, first, second, parameters)

@@ -60,6 +60,12 @@ DEVICE u64 operand(u32 address) {
     return (u64)((address & 0x3ffff) >> 4) | (u64)1 << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
 }
 
+template <int COUNT>
+DEVICE void clear(float (&sums)[COUNT]) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) sums[i] = 0.0f;
+}
+
 // 64 rows times N columns times 16 numbers; the rows are in registers or, like the columns, in shared memory.
 template <int N>
 DEVICE void wgmma(float (&sums)[N / 2], const u32* a, u64 b);

@@ -37,6 +37,7 @@ from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.slot_table import RING, Status
 from vivace.checkpoint import EMBEDDED
 from vivace.cli.bench.machine import machine
+from vivace.device import calm_collector
 from vivace.engine import completeness
 from vivace.engine.scheduler import EngineLimits
 from vivace.engine.steps import Wait
@@ -267,8 +268,7 @@ def parse() -> argparse.Namespace:
 def measure(num_streams: int, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     with patch.object(codec, "to_host", lambda samples: samples.numpy):
         host = Host(num_streams, is_watched=arguments.watched)
-        gc.collect()
-        gc.freeze()  # as the server and `vivace bench` do
+        calm_collector()  # as the server and `vivace bench` do
         num_requests = min(arguments.burst, num_streams)
         host.admit_burst(num_requests)  # the first one fills caches
         with profiled(arguments.profile == "burst"):

@@ -191,6 +191,7 @@ def frozen_modules() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gc, "freeze", lambda: None)
         patch.setattr(gc, "unfreeze", lambda: None)
+        patch.setattr(gc, "set_threshold", lambda *_: None)
         yield
 
 

@@ -14,6 +14,7 @@ import torch
 from vivace import TTS
 from vivace.device import (
     SWITCH_INTERVAL_S,
+    calm_collector,
     can_fork,
     early_context,
     paused_collector,
@@ -144,6 +145,16 @@ def test_disabled_collector_stays_disabled_after_a_load() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_calm_collector_freezes_objects_and_collects_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[object] = []
+    monkeypatch.setattr(gc, "freeze", lambda: calls.append("freeze"))
+    monkeypatch.setattr(gc, "set_threshold", lambda *numbers: calls.append(numbers))
+    calm_collector()
+    assert calls == ["freeze", (10_000, *gc.get_threshold()[1:])]
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import json
 import os
 import sys
@@ -17,6 +16,7 @@ from vivace.cli.light import import_torch
 from vivace.cli.server_messages import ServerMessages
 from vivace.cli.server_options import HTTP_ONLY
 from vivace.cli.streams import printable
+from vivace.device import calm_collector
 from vivace.errors import EngineLostError, RequestError, TTSError, install_command
 from vivace.serve.logs import log_to_stderr, show_events
 from vivace.serve.processes.worker_count import count_workers
@@ -94,9 +94,8 @@ def _run(context: ServeContext, messages: ServerMessages, *, has_http: bool) -> 
     server = Server(context, has_http=has_http)
 
     def on_ready(url: str) -> None:
-        gc.collect()
+        calm_collector()
         show_events()
-        gc.freeze()  # otherwise a collection scans all modules and stalls streams for 0.1 s
         if server.wyoming_url is not None:
             messages.say(f"wyoming: {server.wyoming_url}", url=server.wyoming_url)
         if has_http:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import os
 import time
@@ -22,6 +21,7 @@ from vivace.cli.bench.report import format_report, plot_arrivals
 from vivace.cli.progress import ProgressLine
 from vivace.cli.request import load_model
 from vivace.cli.streams import print_stdout
+from vivace.device import calm_collector
 from vivace.errors import RequestError
 from vivace.tts import TTS
 
@@ -85,7 +85,7 @@ def measure(subject: Subject, load_s: float, arguments: argparse.Namespace) -> d
     subject.tts.speak(TEXT, seed=0, **subject.length(num_frames))
     spoke = time.perf_counter()
     subject.tts.warmup()
-    gc.freeze()  # as the server does: a collection of all modules stalls streams for 0.1 s
+    calm_collector()  # as the server does
     cold = {
         "load_s": load_s,
         "first_call_s": spoke - began,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import gc
 import logging
 import socket
 import threading
@@ -20,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from vivace.device import calm_collector
 from vivace.errors import EngineLostError, TTSError
 from vivace.remote.board import EngineFigures
 from vivace.remote.host import HostedConnection, LoadedCheckpoint, enroll_recording
@@ -127,9 +127,8 @@ class EngineProcess:
                 self._metrics.crashes.labels(name).inc()
                 self._metrics.rebuilds.labels(name).inc()
         self._broadcast()
-        gc.collect()
+        calm_collector()
         show_events()
-        gc.freeze()
         voices = {name: self.registry.voices(name) for name in self.registry.names}
         self._control.send(ready=[name for name, one in voices.items() if one and one.can_speak])
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 
+from vivace.device import calm_collector
 from vivace.errors import TTSError
 from vivace.serve.context import ServeContext
 from vivace.serve.logs import log_to_stderr, show_events
@@ -42,9 +42,8 @@ async def _serve(assignment: Assignment, control: ControlChannel) -> None:
         loop.call_soon_threadsafe(server.stop, command["stop"])
 
     def on_ready(url: str) -> None:
-        gc.collect()
+        calm_collector()
         show_events()
-        gc.freeze()  # otherwise a collection scans all modules and stalls streams for 0.1 s
         control.send(ready=url, wyoming=server.wyoming_url)
 
     server.on_drain = lambda num_streams, limit_s, number: control.send(draining=num_streams)

@@ -281,8 +281,9 @@ def unit_error(
 ) -> float:
     """Relative distance of a unit's outputs from PyTorch's: two streams on one or two blocks."""
     use(driver, monkeypatch)
-    x = torch.randn(2, 6 * dilation + length, size).half()
-    first, second = (torch.randn(taps, size, size).div(size**0.5).half() for taps in (7, 1))
+    taps = 7 if size == 96 else 2  # fewer take less time
+    x = torch.randn(2, (taps - 1) * dilation + length, size).half()
+    first, second = (torch.randn(n, size, size).div(size**0.5).half() for n in (taps, 1))
     inner, outer = random_parameters(size), random_parameters(size)
     given = (first, second, inner, outer, dilation)
     unit: WideLayer | None
@@ -318,7 +319,7 @@ def convolved(x: Tensor, weight: Tensor, dilation: int) -> Tensor:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize(("size", "length", "dilation"), [(96, 130, 9), (192, 136, 3)])
+@pytest.mark.parametrize(("size", "length", "dilation"), [(96, 130, 9), (192, 128, 3)])
 def test_residual_unit_equals_pytorch(
     units: EmulatedDriver,
     products: EmulatedDriver,
@@ -335,7 +336,7 @@ def test_residual_unit_equals_pytorch(
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
-@pytest.mark.parametrize(("size", "dilation"), [((3, 128), 1), ((5, 36), 9)], ids=str)
+@pytest.mark.parametrize(("size", "dilation"), [((3, 128), 1), ((5, 24), 9)], ids=str)
 def test_convolution_equals_pytorch(
     products: EmulatedDriver,
     monkeypatch: pytest.MonkeyPatch,

@@ -32,7 +32,7 @@ from vivace.backends.base import CodecPrecision
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.codec_operands import ColumnParameters, Outputs
 from vivace.backends.cuda_graph.codec_product import SHAPES, WideProduct, load_products
-from vivace.backends.cuda_graph.codec_unit import load_kernel
+from vivace.backends.cuda_graph.codec_unit import load_kernels
 from vivace.backends.megakernel import driver, kernel
 from vivace.backends.megakernel.backend import MegakernelBackend
 from vivace.backends.megakernel.kernel import architecture_of
@@ -196,9 +196,9 @@ def run_fused(tiny: Path, name: str, precision: CodecPrecision, is_small: bool) 
 
 def run_wide(is_small: bool) -> None:
     """The codec's kernels for many rows: both units, and every product with streams to spare."""
-    kernels = load_products(CUDA)  # runs its units, too
+    kernels = load_products(CUDA)
     assert kernels is not None
-    assert load_kernel(CUDA) is not None
+    assert load_kernels(CUDA) is not None  # runs both units
     lengths = (36,) if is_small else (36, 128, 160)
     for shape in SHAPES:
         numbers = torch.randn(3, 2 * shape.columns, device=CUDA).abs()

@@ -16,13 +16,11 @@ from vivace.backends.cuda_graph import codec_product, codec_unit
 from vivace.backends.cuda_graph.codec_operands import ColumnParameters, Columns, Rows, compare
 from vivace.backends.cuda_graph.codec_product import (
     SHAPES,
-    UNIT,
     CodecProducts,
     ProductArguments,
     WideProduct,
-    WideUnit,
 )
-from vivace.backends.cuda_graph.codec_unit import NarrowUnit, UnitArguments, UnitKernel
+from vivace.backends.cuda_graph.codec_unit import UnitArguments, UnitKernels, WideUnit
 from vivace.errors import BackendUnavailableError
 
 
@@ -30,7 +28,7 @@ class FewProcessors:
     num_processors = 4
 
 
-KERNEL = cast("UnitKernel", FewProcessors())
+UNITS = cast("UnitKernels", FewProcessors())
 PRODUCTS = cast("CodecProducts", FewProcessors())
 CPU = torch.device("cpu")
 
@@ -57,22 +55,15 @@ def random_weights(taps: int, size: int) -> tuple[Tensor, Tensor]:
     return torch.randn(taps, size, size).half(), torch.randn(1, size, size).half()
 
 
-def test_packed_narrow_unit_has_eight_channels_of_all_columns_together() -> None:
-    first, second = random_weights(7, 96)
-    unit = NarrowUnit.pack(KERNEL, first, second, parameters(96), parameters(96), 9)
+@pytest.mark.parametrize(("size", "depth"), [(96, 96), (192, 64)])
+def test_packed_unit_has_eight_channels_of_all_columns_together(size: int, depth: int) -> None:
+    first, second = random_weights(7, size)
+    unit = WideUnit.pack(UNITS, first, second, parameters(size), parameters(size), 9)
     assert unit is not None
-    assert unit.weight.shape == (8, 12, 96, 8)
-    taps = unit.weight.transpose(1, 2).flatten(2)
+    assert unit.weight.shape == (8, size // depth, depth // 8, size, 8)
+    taps = unit.weight.flatten(1, 2).transpose(1, 2).flatten(2)
     assert torch.equal(taps[:7], first)
     check_order(taps[7], second[0])
-
-
-def test_packed_wide_unit_keeps_the_columns_of_the_convolution() -> None:
-    first, second = random_weights(7, 192)
-    unit = WideUnit.pack(PRODUCTS, first, second, parameters(192), parameters(192), 9)
-    assert unit is not None
-    assert torch.equal(unit.weight[:7], first)
-    check_order(unit.weight[7], second[0])
 
 
 def test_packed_product_orders_the_columns_of_every_tap() -> None:
@@ -83,11 +74,10 @@ def test_packed_product_orders_the_columns_of_every_tap() -> None:
         check_order(packed, tap)
 
 
-@pytest.mark.parametrize(("taps", "size", "dilation"), [(5, 96, 1), (7, 64, 1), (7, 96, 10)])
+@pytest.mark.parametrize(("taps", "size", "dilation"), [(5, 96, 1), (7, 64, 1), (7, 192, 10)])
 def test_unsupported_units_are_not_packed(taps: int, size: int, dilation: int) -> None:
     given = (*random_weights(taps, size), parameters(size), parameters(size), dilation)
-    assert NarrowUnit.pack(KERNEL, *given) is None
-    assert WideUnit.pack(PRODUCTS, *given) is None
+    assert WideUnit.pack(UNITS, *given) is None
 
 
 @pytest.mark.parametrize("size", [(1, 96, 32), (1, 48, 64), (1, 160, 64)], ids=str)
@@ -99,25 +89,22 @@ def test_unsupported_products_are_not_packed(size: tuple[int, int, int]) -> None
 def test_layers_without_kernels_or_parameters_are_not_packed() -> None:
     first, second = random_weights(7, 96)
     some = parameters(96)
-    assert NarrowUnit.pack(KERNEL, first, second, some, some, 1) is not None
-    assert NarrowUnit.pack(None, first, second, some, some, 1) is None
-    assert NarrowUnit.pack(KERNEL, first, second, None, some, 1) is None
-    assert NarrowUnit.pack(KERNEL, first, second, some, None, 1) is None
+    assert WideUnit.pack(UNITS, first, second, some, some, 1) is not None
+    assert WideUnit.pack(None, first, second, some, some, 1) is None
+    assert WideUnit.pack(UNITS, first, second, None, some, 1) is None
+    assert WideUnit.pack(UNITS, first, second, some, None, 1) is None
     weight = torch.zeros(1, 96, 64).half()
     assert WideProduct.pack(PRODUCTS, weight, some, 1) is not None
     assert WideProduct.pack(None, weight, some, 1) is None
     assert WideProduct.pack(PRODUCTS, weight, None, 1) is None
 
 
-def test_units_need_a_tile_for_every_multiprocessor() -> None:
-    narrow = NarrowUnit.pack(KERNEL, *random_weights(7, 96), parameters(96), parameters(96), 1)
-    assert narrow is not None
-    assert not narrow.is_worthwhile(3, 64)
-    assert narrow.is_worthwhile(4, 64)
-    wide = WideUnit.pack(PRODUCTS, *random_weights(7, 192), parameters(192), parameters(192), 1)
-    assert wide is not None
-    assert not wide.is_worthwhile(3, 128)
-    assert wide.is_worthwhile(4, 128)
+@pytest.mark.parametrize(("size", "rows"), [(96, 64), (192, 128)])
+def test_units_need_a_tile_for_every_multiprocessor(size: int, rows: int) -> None:
+    unit = WideUnit.pack(UNITS, *random_weights(7, size), parameters(size), parameters(size), 1)
+    assert unit is not None
+    assert not unit.is_worthwhile(3, rows)
+    assert unit.is_worthwhile(4, rows)
 
 
 def test_products_count_tiles_that_span_streams() -> None:
@@ -189,24 +176,28 @@ def test_arguments_of_a_product_fill_its_aligned_struct() -> None:
 
 def test_source_has_every_kernel_and_its_products() -> None:
     source = codec_product.kernel_source()
-    for shape in (*SHAPES, UNIT):
+    for shape in SHAPES:
         assert f"m64n{shape.columns}k16" in source
         blocks = 1 if shape.is_alone else 2
         threads = f"MULTIPLIERS + {128 if shape.is_alone else 32}"
         sizes = f"{blocks}, {shape.columns}, {shape.num_stages}"
         assert f"KERNEL({shape.name}, {threads}, {sizes}" in source
-    assert "m64n96k16" in codec_unit.kernel_source()
+    source = codec_unit.kernel_source()
+    for size, unit in codec_unit.SHAPES.items():
+        assert f"m64n{size}k16" in source
+        assert f"CHANNELS = {size}, ROWS = {unit.rows}," in source
+        assert f"unit_{size}(" in source
 
 
 def test_kernels_are_not_loaded_without_a_hopper_gpu() -> None:
-    assert codec_unit.load_kernel(CPU) is None
+    assert codec_unit.load_kernels(CPU) is None
     assert codec_product.load_products(CPU) is None
 
 
 @pytest.mark.parametrize(
     ("module", "name", "load"),
     [
-        (codec_unit, "UnitKernel", codec_unit.load_kernel),
+        (codec_unit, "UnitKernels", codec_unit.load_kernels),
         (codec_product, "CodecProducts", codec_product.load_products),
     ],
 )

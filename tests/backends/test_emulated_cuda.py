@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from ctypes import c_uint64
+from ctypes import c_uint, c_uint64
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,8 @@ from tests.support.cuda_emulator import EmulatedKernels, KernelError, find_compi
 from vivace.backends.cuda_graph import attention_cuda, codec_product, codec_unit
 from vivace.backends.cuda_graph.attention_cuda import CudaAttention
 from vivace.backends.cuda_graph.codec_operands import ColumnParameters, Outputs, WideLayer
-from vivace.backends.cuda_graph.codec_product import (
-    SHAPES,
-    UNIT,
-    CodecProducts,
-    Shape,
-    WideProduct,
-    WideUnit,
-)
-from vivace.backends.cuda_graph.codec_unit import NarrowUnit, UnitKernel
+from vivace.backends.cuda_graph.codec_product import SHAPES, CodecProducts, Shape, WideProduct
+from vivace.backends.cuda_graph.codec_unit import UnitKernels, WideUnit
 from vivace.backends.megakernel.driver import TensorMap
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")
@@ -223,19 +216,17 @@ def merged(out: Tensor, peak: Tensor, total: Tensor, *, row: int, num_keys: int)
 # -- layers of the codec --------------------------------------------------------------------------
 
 
-def emulated(module: Any, kernels: dict[str, str], folder: Path, change: Change = str) -> Any:
-    """The driver that runs the kernels of codec_unit.cu or codec_product.cu."""
-    built = EmulatedKernels(change(module.kernel_source(())), kernels, folder)
-    return EmulatedDriver(built, [0])
-
-
 def emulated_units(folder: Path, change: Change = str) -> EmulatedDriver:
-    return emulated(codec_unit, {"unit_96": "Unit"}, folder, change)
+    kernels = {f"unit_{size}": "Unit" for size in codec_unit.SHAPES}
+    built = EmulatedKernels(change(codec_unit.kernel_source(())), kernels, folder)
+    shared = (c_uint * len(kernels)).in_dll(built._library, "shared_bytes")
+    return EmulatedDriver(built, list(shared))
 
 
 def emulated_products(folder: Path, change: Change = str) -> EmulatedDriver:
-    names = [shape.name for shape in (*SHAPES, UNIT)]
-    return emulated(codec_product, dict.fromkeys(names, "Product"), folder, change)
+    names = [shape.name for shape in SHAPES]
+    source = change(codec_product.kernel_source(()))
+    return EmulatedDriver(EmulatedKernels(source, dict.fromkeys(names, "Product"), folder))
 
 
 @pytest.fixture(scope="module")
@@ -281,16 +272,10 @@ def unit_error(
 ) -> float:
     """Relative distance of a unit's outputs from PyTorch's: two streams on one or two blocks."""
     use(driver, monkeypatch)
-    taps = 7 if size == 96 else 2  # fewer take less time
-    x = torch.randn(2, (taps - 1) * dilation + length, size).half()
-    first, second = (torch.randn(n, size, size).div(size**0.5).half() for n in (taps, 1))
+    x = torch.randn(2, 6 * dilation + length, size).half()
+    first, second = (torch.randn(taps, size, size).div(size**0.5).half() for taps in (7, 1))
     inner, outer = random_parameters(size), random_parameters(size)
-    given = (first, second, inner, outer, dilation)
-    unit: WideLayer | None
-    if size == 96:
-        unit = NarrowUnit.pack(UnitKernel(CPU), *given)
-    else:
-        unit = WideUnit.pack(CodecProducts(CPU), *given)
+    unit = WideUnit.pack(UnitKernels(CPU), first, second, inner, outer, dilation)
     hidden = inner.activate(inner.bias + convolved(x, first, dilation)).half()
     return layer_error(unit, x, convolved(hidden, second, 1), outer)
 
@@ -319,10 +304,9 @@ def convolved(x: Tensor, weight: Tensor, dilation: int) -> Tensor:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize(("size", "length", "dilation"), [(96, 130, 9), (192, 128, 3)])
+@pytest.mark.parametrize(("size", "length", "dilation"), [(96, 130, 9), (192, 130, 3)])
 def test_residual_unit_equals_pytorch(
     units: EmulatedDriver,
-    products: EmulatedDriver,
     monkeypatch: pytest.MonkeyPatch,
     size: int,
     length: int,
@@ -330,9 +314,8 @@ def test_residual_unit_equals_pytorch(
     seed: int,
 ) -> None:
     """Two tiles and more on one block, in random schedules."""
-    driver = units if size == 96 else products
-    driver.seed = seed
-    assert unit_error(driver, monkeypatch, size, length, dilation) < 0.002
+    units.seed = seed
+    assert unit_error(units, monkeypatch, size, length, dilation) < 0.002
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
@@ -362,11 +345,20 @@ def is_detected(expected: str, driver: EmulatedDriver, error: Callable[[], float
     return False
 
 
-def test_emulator_detects_a_missing_wait_of_the_unit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("removed", "size", "expected"),
+    [
+        pytest.param("wait(windows_full + 8 * warpgroup, parity);", 192, "wrong",
+                     marks=pytest.mark.slow),
+        (", arrive(windows_empty + 8 * warpgroup)", 192, "deadlock"),
+        ("wait_copies<0>();", 96, "wrong"),
+    ],
+)  # fmt: skip
+def test_emulator_detects_missing_synchronization_of_units(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed: str, size: int, expected: str
 ) -> None:
-    driver = emulated_units(tmp_path, lambda source: without(source, "wait_copies<0>();"))
-    assert is_detected("wrong", driver, lambda: unit_error(driver, monkeypatch, 96, 200, 1))
+    driver = emulated_units(tmp_path, lambda source: without(source, removed))
+    assert is_detected(expected, driver, lambda: unit_error(driver, monkeypatch, size, 200, 1))
 
 
 @pytest.mark.parametrize(
@@ -376,7 +368,7 @@ def test_emulator_detects_a_missing_wait_of_the_unit(
             "wait(full + 8 * stage.number, stage.parity);\n            begin",
             "a barrier has too many arrivals",
         ),
-        ("if (lane == 0) arrive(empty + 8 * last);\n        if constexpr", "deadlock"),
+        ("if (lane == 0) arrive(empty + 8 * last);\n        store_tile", "deadlock"),
     ],
 )
 def test_emulator_detects_missing_synchronization_of_products(

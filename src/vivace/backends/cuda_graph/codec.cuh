@@ -82,19 +82,31 @@ DEVICE void prefetch_residual(const Rows& rows, const Place& place) {
             asm volatile("prefetch.global.L2 [%0];" ::"l"(rows.residual + place.at[later] - 8 * line + 64 * line));
 }
 
-// Adds bias and residual to the sums, and stores them before and after the activation. The products' columns are in the
-// order of `column_order`; `columns` begins with the first one.
-template <int COLUMNS>
-DEVICE void store(const float (&sums)[COLUMNS / 2], const Rows& rows, const Place& place, const Columns& columns) {
+// Residuals of columns 32 * FIRST to 32 * (FIRST + COUNT).
+template <int FIRST, int COUNT>
+DEVICE void load_residual(uint4 (&residual)[COUNT][2], const Rows& rows, const Place& place) {
 #pragma unroll
-    for (int q = 0; q < COLUMNS / 32; q++) {
+    for (int q = 0; q < COUNT; q++)
+#pragma unroll
+        for (int later = 0; later < 2; later++) {
+            residual[q][later] = make_uint4(0, 0, 0, 0);
+            if (rows.residual && place.is_row[later])
+                residual[q][later] = __ldg((const uint4*)(rows.residual + place.at[later] + 32 * (FIRST + q)));
+        }
+}
+
+// Adds bias and residual to the sums of these columns, and stores them before and after the activation. The products'
+// columns are in the order of `column_order`; `columns` begins with the first one of the tile.
+template <int FIRST, int COUNT>
+DEVICE void store(const float* sums, const uint4 (&residual)[COUNT][2], const Rows& rows, const Place& place, const Columns& columns) {
+#pragma unroll
+    for (int q = FIRST; q < FIRST + COUNT; q++) {
         const int n = 32 * q + 8 * (threadIdx.x % 4);
 #pragma unroll
         for (int later = 0; later < 2; later++) {
             if (!place.is_row[later]) continue;
-            uint4 residual = make_uint4(0, 0, 0, 0);
-            if (rows.residual) residual = __ldg((const uint4*)(rows.residual + place.at[later] + 32 * q));
-            const u32 words[4] = {residual.x, residual.y, residual.z, residual.w};
+            const uint4 given = residual[q - FIRST][later];
+            const u32 words[4] = {given.x, given.y, given.z, given.w};
             float y[8], parameters[8], gain[8];
             load8(parameters, columns.bias + n);
 #pragma unroll
@@ -109,6 +121,17 @@ DEVICE void store(const float (&sums)[COLUMNS / 2], const Rows& rows, const Plac
             for (int i = 0; i < 8; i++) y[i] = snake(y[i], parameters[i], gain[i]);
             *(uint4*)(rows.active + place.active[later] + 32 * q) = pack8(y);
         }
+    }
+}
+
+// `store` for all columns from FIRST on, whose residuals are loaded when they are needed: registers are scarce.
+template <int COLUMNS, int FIRST = 0>
+DEVICE void store_tile(const float (&sums)[COLUMNS / 2], const Rows& rows, const Place& place, const Columns& columns) {
+    if constexpr (FIRST < COLUMNS / 32) {
+        uint4 residual[1][2];
+        load_residual<FIRST>(residual, rows, place);
+        store<FIRST>(sums, residual, rows, place, columns);
+        store_tile<COLUMNS, FIRST + 1>(sums, rows, place, columns);
     }
 }
 

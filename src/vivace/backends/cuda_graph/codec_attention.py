@@ -6,7 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from vivace.backends.cuda_graph.codec_kernels import rounded
+from vivace.backends.cuda_graph.codec_kernels import within
 
 
 @triton.jit(do_not_specialize=["length"])
@@ -35,7 +35,8 @@ def attend_kernel(
 ):  # fmt: skip
     """Rotate, store keys and values in the slot's ring, attend to its last WINDOW frames.
 
-    A ring is [2, NUM_KV, RING, D], keys before values; BLOCK_D is half of D or more.
+    A ring is [2, NUM_KV, RING, D], keys before values; BLOCK_D is half of D or more. Products have
+    the ring's type, whose precision in float16 is that of TF32.
     """
     batch, head = tl.program_id(0), tl.program_id(1)
     kv_head = head // (NUM_HEADS // NUM_KV)
@@ -57,10 +58,11 @@ def attend_kernel(
     keys = ring + slot * slot_stride + kv_head * (RING * D)
     values = keys + NUM_KV * RING * D
     place = ((seen + t) % RING)[:, None] * D + d[None, :]
-    tl.store(keys + place, k_low * cos - k_high * sin, mask=is_new)
-    tl.store(keys + place + half, k_high * cos + k_low * sin, mask=is_new)
-    tl.store(values + place, v_low, mask=is_new)
-    tl.store(values + place + half, v_high, mask=is_new)
+    dtype: tl.constexpr = ring.dtype.element_ty
+    tl.store(keys + place, within(k_low * cos - k_high * sin, dtype), mask=is_new)
+    tl.store(keys + place + half, within(k_high * cos + k_low * sin, dtype), mask=is_new)
+    tl.store(values + place, within(v_low, dtype), mask=is_new)
+    tl.store(values + place + half, within(v_high, dtype), mask=is_new)
     tl.debug_barrier()  # the new frames are read back below
     # A key's place in the sums is its place in the ring, for every chunk size.
     j = tl.arange(0, BLOCK_K)
@@ -71,10 +73,8 @@ def attend_kernel(
     mask = is_key[:, None] & (d < half)[None, :]
     k_low, k_high = tl.load(keys + place, mask, 0.0), tl.load(keys + place + half, mask, 0.0)
     v_low, v_high = tl.load(values + place, mask, 0.0), tl.load(values + place + half, mask, 0.0)
-    k_low, k_high = rounded(k_low, PRECISION), rounded(k_high, PRECISION)
-    v_low, v_high = rounded(v_low, PRECISION), rounded(v_high, PRECISION)
-    low = rounded(q_low * cos - q_high * sin, PRECISION)
-    high = rounded(q_high * cos + q_low * sin, PRECISION)
+    low = within(q_low * cos - q_high * sin, dtype).to(dtype)
+    high = within(q_high * cos + q_low * sin, dtype).to(dtype)
     scores = tl.dot(low, tl.trans(k_low), input_precision=PRECISION)
     scores = tl.dot(high, tl.trans(k_high), scores, input_precision=PRECISION)
     age = (seen + t)[:, None] - position[None, :]
@@ -83,7 +83,7 @@ def attend_kernel(
     # A row after `length` may have no visible key.
     peak = tl.maximum(tl.max(scores, axis=1), -1e30)
     share = tl.exp(scores - peak[:, None])
-    share = rounded(share / tl.maximum(tl.sum(share, axis=1), 1e-30)[:, None], PRECISION)
+    share = (share / tl.maximum(tl.sum(share, axis=1), 1e-30)[:, None]).to(dtype)
     at = out + (batch * length + t).to(tl.int64)[:, None] * (NUM_HEADS * D) + head * D + d[None, :]
     tl.store(at, tl.dot(share, v_low, input_precision=PRECISION), mask=is_new)
     tl.store(at + half, tl.dot(share, v_high, input_precision=PRECISION), mask=is_new)

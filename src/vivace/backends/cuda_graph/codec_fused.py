@@ -2,8 +2,8 @@
 
 Products run on tensor cores. `split` is 3xTF32 emulation of float32: each float32 is split into two
 TF32 numbers, and three of the four products are summed. `half` rounds weights and inputs to TF32 in
-the transformer and to float16 in later layers, whose residual sums are float16 too; products are
-summed in float32.
+the transformer and to float16 in its attention and in later layers, whose residual sums are float16
+too; products are summed in float32.
 
 A layer is one kernel, followed by one that updates its history. It reads past inputs from the
 slot's history and writes the activated input of the next layer. Consecutive linear layers are
@@ -40,14 +40,9 @@ from vivace.backends.cuda_graph.codec_layers import (
 )
 from vivace.backends.cuda_graph.codec_operands import ColumnParameters
 from vivace.backends.cuda_graph.codec_plain import SlotDecoder
-from vivace.backends.cuda_graph.codec_product import (
-    CodecProducts,
-    WideProduct,
-    WideUnit,
-    load_products,
-)
-from vivace.backends.cuda_graph.codec_tiles import SINGLE, SPLIT
-from vivace.backends.cuda_graph.codec_unit import NarrowUnit, UnitKernel, load_kernel
+from vivace.backends.cuda_graph.codec_product import CodecProducts, WideProduct, load_products
+from vivace.backends.cuda_graph.codec_tiles import SINGLE
+from vivace.backends.cuda_graph.codec_unit import UnitKernels, WideUnit, load_kernels
 from vivace.model import ops
 from vivace.model.codec import Codec
 from vivace.model.codec_decoder import (
@@ -68,9 +63,9 @@ class FusedDecoder(SlotDecoder):
     def __init__(self, codec: Codec, num_rows: int, *, is_half: bool = False) -> None:
         self.name = f"fused kernels ({'float16' if is_half else '3xTF32'})"
         has_many = is_half and num_rows >= MIN_WIDE_SLOTS
-        narrow = load_kernel(codec.device) if has_many else None
+        units = load_kernels(codec.device) if has_many else None
         products = load_products(codec.device) if has_many else None
-        packer = WeightPacker(is_half=is_half, narrow=narrow, products=products)
+        packer = WeightPacker(is_half=is_half, units=units, products=products)
         decoder = codec.decoder
         self._sum = packer.code_sum(decoder)
         self._input = packer.input(decoder)
@@ -130,11 +125,11 @@ class WeightPacker:
         self,
         *,
         is_half: bool,
-        narrow: UnitKernel | None = None,
+        units: UnitKernels | None = None,
         products: CodecProducts | None = None,
     ) -> None:
         self.histories = Histories()
-        self._narrow, self._products = narrow, products
+        self._units, self._products = units, products
         self._is_half = is_half
         self._dtype = torch.float16 if is_half else torch.float32  # behind the transformer
 
@@ -177,7 +172,7 @@ class WeightPacker:
     def _layer(self, layer: ScaledBlock, window: int) -> TransformerLayer:
         attention, mlp = layer.self_attn, cast("GatedMlp", layer.mlp)
         ring_length = window - 1 + CODEC_FRAMES[0]
-        ring = self.histories.add(2 * attention.num_kv_heads * ring_length * attention.head_dim)
+        ring_size = 2 * attention.num_kv_heads * ring_length * attention.head_dim
         return TransformerLayer(
             project=self._linear(
                 _fused(attention.qkv_weight)[None], norm=cast("RMSNorm", layer.input_layernorm)
@@ -188,8 +183,7 @@ class WeightPacker:
                 head_dim=attention.head_dim,
                 window=window,
                 ring_length=ring_length,
-                ring=ring,
-                precision=SINGLE if self._is_half else SPLIT,
+                ring=self.histories.add(ring_size, self._dtype),
             ),
             merge=self._linear(
                 attention.o_proj.weight[None], scale=layer.self_attn_layer_scale.scale
@@ -264,10 +258,10 @@ class WeightPacker:
     def _unit(self, unit: ResidualUnit, after: nn.Module) -> Unit:
         first = self._convolution(unit.conv1, unit.act2)
         second = self._convolution(unit.conv2, after)
-        given = (
-            first.weight, second.weight, _parameters(first), _parameters(second), first.dilation
+        wide = WideUnit.pack(
+            self._units, first.weight, second.weight,
+            _parameters(first), _parameters(second), first.dilation,
         )  # fmt: skip
-        wide = NarrowUnit.pack(self._narrow, *given) or WideUnit.pack(self._products, *given)
         if wide is None:
             first, second = self._widened(first), self._widened(second)
         return Unit(first, second, wide)

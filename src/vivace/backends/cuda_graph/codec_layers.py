@@ -367,7 +367,6 @@ class RingAttention:
     window: int
     ring_length: int
     ring: int  # number of the history
-    precision: str
 
     def run(self, qkv: Tensor, past: Past) -> Tensor:
         """[B, T, (heads + 2 kv_heads) * head_dim] to [B, T, heads * head_dim]."""
@@ -380,7 +379,8 @@ class RingAttention:
             NUM_HEADS=self.num_heads, NUM_KV=self.num_kv_heads, D=self.head_dim,
             WINDOW=self.window, RING=self.ring_length, BLOCK_T=CODEC_FRAMES[0],
             BLOCK_D=max(16, power_of_two(self.head_dim // 2)),
-            BLOCK_K=max(16, power_of_two(self.ring_length)), PRECISION=self.precision,
+            BLOCK_K=max(16, power_of_two(self.ring_length)),
+            PRECISION=SPLIT,  # of float32 products
         )  # fmt: skip
         return out
 

@@ -16,8 +16,8 @@ constexpr int TILE_ROWS = 128, MULTIPLIERS = 256;  // threads that multiply
 
 struct Product {                            // ProductArguments of codec_product.py
     TensorMap x;                            // [streams, past and time, channels]: tiles of `span` times of some streams
-    TensorMap weight;                       // [taps * columns, channels], and of a unit the linear layer's columns
-    Columns hidden, columns;                // `hidden`: of a unit
+    TensorMap weight;                       // [taps * columns, channels]
+    Columns columns;
     Rows rows;
     int num_taps, dilation, num_blocks, span;  // blocks of DEPTH channels
 };
@@ -62,57 +62,25 @@ struct Stage {
     }
 };
 
-template <int COLUMNS, int STAGES, bool IS_UNIT>
+template <int COLUMNS, int STAGES>
 DEVICE void copy_tiles(const Product& request, const Tiles<COLUMNS>& tiles, u32 base, u32 full, u32 empty) {
     using Size = Sizes<COLUMNS, STAGES>;
     Stage<STAGES> stage;
     for (int tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
         const int column = tiles.column(tile), time = tiles.time(tile), stream = tiles.stream(tile);
-        for (int tap = 0; tap < request.num_taps + IS_UNIT; tap++)
+        for (int tap = 0; tap < request.num_taps; tap++)
             for (int i = 0; i < request.num_blocks; i++, stage.advance()) {
-                const bool has_inputs = tap < request.num_taps;
                 const u32 at = base + stage.number * Size::STAGE, barrier = full + 8 * stage.number;
                 wait(empty + 8 * stage.number, stage.parity ^ 1);
-                expect_bytes(barrier, has_inputs ? Size::STAGE : Size::STAGE - Size::X_BYTES);
-                if (has_inputs) copy_inputs(at, request.x, i * DEPTH, time + tap * request.dilation, stream, barrier);
+                expect_bytes(barrier, Size::STAGE);
+                copy_inputs(at, request.x, i * DEPTH, time + tap * request.dilation, stream, barrier);
                 copy_tile(at + Size::X_BYTES, request.weight, i * DEPTH, tap * request.rows.num_columns + column, barrier);
             }
     }
 }
 
-// The linear layer of a unit, whose tiles have all columns. Products run while the next hidden numbers are activated.
-template <int COLUMNS, int STAGES>
-DEVICE void multiply_hidden(float (&sums)[COLUMNS / 2], const Columns& columns, Stage<STAGES>& stage, u32 base, u32 full, u32 empty) {
-    using Size = Sizes<COLUMNS, STAGES>;
-    constexpr int STEPS = COLUMNS / DEPTH;
-    static_assert(STEPS <= STAGES);
-    float next[COLUMNS / 2];
-    clear(next);
-    u32 hidden[COLUMNS / 4];
-    int used[STEPS];
-#pragma unroll
-    for (int i = 0; i < STEPS; i++, stage.advance()) {
-        wait(full + 8 * stage.number, stage.parity);
-        used[i] = stage.number;
-#pragma unroll
-        for (int k = 0; k < DEPTH / 16; k++) {
-            constexpr int GROUPS = 2;       // of eight channels
-            const int group = (i * DEPTH + 16 * k) / 8;
-            hide<GROUPS>(hidden + 2 * group, sums + 4 * group, columns.from(8 * group));
-            begin_products();
-            wgmma<COLUMNS>(next, hidden + 2 * group, operand(base + stage.number * Size::STAGE + Size::X_BYTES + k * 32));
-            commit_products();
-        }
-    }
-    wait_products<0>();
-    if (threadIdx.x % 32 == 0)
-        for (int i = 0; i < STEPS; i++) arrive(empty + 8 * used[i]);
-#pragma unroll
-    for (int i = 0; i < COLUMNS / 2; i++) sums[i] = next[i];
-}
-
 // `IS_ALONE`: one block per multiprocessor, whose registers move from the copying warps to the others.
-template <int COLUMNS, int STAGES, bool IS_ALONE, bool IS_UNIT>
+template <int COLUMNS, int STAGES, bool IS_ALONE>
 DEVICE void multiply(const Product& request) {
     using Size = Sizes<COLUMNS, STAGES>;
     const u32 base = (shared_address(shared) + 1023) / 1024 * 1024;
@@ -128,7 +96,7 @@ DEVICE void multiply(const Product& request) {
     __syncthreads();
     if (warp >= MULTIPLIERS / 32) {
         if (IS_ALONE) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (threadIdx.x == MULTIPLIERS) copy_tiles<COLUMNS, STAGES, IS_UNIT>(request, tiles, base, full, empty);
+        if (threadIdx.x == MULTIPLIERS) copy_tiles<COLUMNS, STAGES>(request, tiles, base, full, empty);
         return;
     }
     if (IS_ALONE) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
@@ -156,19 +124,17 @@ DEVICE void multiply(const Product& request) {
         }
         wait_products<0>();
         if (lane == 0) arrive(empty + 8 * last);
-        if constexpr (IS_UNIT) multiply_hidden<COLUMNS, STAGES>(sums, request.hidden, stage, base, full, empty);
-        store<COLUMNS>(sums, request.rows, place, request.columns.from(column));
+        store_tile<COLUMNS>(sums, request.rows, place, request.columns.from(column));
     }
 }
 
-#define KERNEL(NAME, THREADS, BLOCKS, COLUMNS, STAGES, IS_UNIT)                          \
+#define KERNEL(NAME, THREADS, BLOCKS, COLUMNS, STAGES)                                   \
     extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)                        \
         NAME(const __grid_constant__ Product request) {                                  \
-        multiply<COLUMNS, STAGES, BLOCKS == 1, IS_UNIT>(request);                        \
+        multiply<COLUMNS, STAGES, BLOCKS == 1>(request);                                 \
     }
 
-KERNEL(product_256, MULTIPLIERS + 128, 1, 256, 4, false)
-KERNEL(product_192, MULTIPLIERS + 128, 1, 192, 5, false)
-KERNEL(paired_128, MULTIPLIERS + 32, 2, 128, 3, false)
-KERNEL(paired_96, MULTIPLIERS + 32, 2, 96, 3, false)
-KERNEL(unit_192, MULTIPLIERS + 128, 1, 192, 5, true)
+KERNEL(product_256, MULTIPLIERS + 128, 1, 256, 4)
+KERNEL(product_192, MULTIPLIERS + 128, 1, 192, 5)
+KERNEL(paired_128, MULTIPLIERS + 32, 2, 128, 3)
+KERNEL(paired_96, MULTIPLIERS + 32, 2, 96, 3)

@@ -21,10 +21,8 @@ from vivace.backends.cuda_graph.codec_operands import (
     Rows,
     column_order,
     compare,
-    compare_unit,
     convolved,
     layer_source,
-    random_unit,
 )
 from vivace.backends.cuda_graph.tiles import num_multiprocessors
 from vivace.backends.megakernel import driver
@@ -47,11 +45,10 @@ class ProductArguments(ctypes.Structure):
     _fields_ = [
         ("x", TensorMap),
         ("weight", TensorMap),
-        ("hidden", Columns),
         ("columns", Columns),
         ("rows", Rows),
         *((name, c_int) for name in ("num_taps", "dilation", "num_blocks", "span")),
-        ("padding", c_int * 6),  # to a multiple of 64 bytes
+        ("padding", c_int * 12),  # to a multiple of 64 bytes
     ]
 
 
@@ -97,7 +94,6 @@ SHAPES: Final = (
     Shape(128, 3, is_alone=False, cost=1.12, kind="paired"),
     Shape(96, 3, is_alone=False, cost=1.22, kind="paired"),
 )
-UNIT: Final = Shape(192, 5, is_alone=True, kind="unit")
 COLUMNS: Final = tuple(shape.columns for shape in SHAPES)
 
 
@@ -107,7 +103,7 @@ class CodecProducts:
     def __init__(self, device: torch.device) -> None:
         self._module = driver.Module(compile_source(kernel_source(), "sm_90a", []))
         self.num_processors = num_multiprocessors(device)
-        self._functions = {shape: self._module.function(shape.name) for shape in (*SHAPES, UNIT)}
+        self._functions = {shape: self._module.function(shape.name) for shape in SHAPES}
         for shape, function in self._functions.items():
             driver.allow_shared(function, shape.num_bytes)
 
@@ -158,9 +154,14 @@ class WideProduct:
 
     def run(self, x: Tensor, outputs: Outputs) -> None:
         """See `WideLayer.run`."""
-        shape = self._shape(_num_row_tiles(*outputs.active.shape[:2]))
-        request = _arguments(shape, x, outputs, self.weight, self.dilation, len(self.weight))
-        request.columns = self.parameters.columns
+        batch, length, _ = outputs.active.shape
+        span, shape = _span(length), self._shape(_num_row_tiles(batch, length))
+        request = ProductArguments(
+            driver.map_tiles(x, TILE_ROWS // span, span, DEPTH),
+            driver.map_tiles(self.weight.flatten(0, 1), shape.columns, DEPTH),
+            self.parameters.columns, outputs.rows,
+            len(self.weight), self.dilation, x.shape[2] // DEPTH, span,
+        )  # fmt: skip
         self.kernels.launch(shape, request)
 
     def _shape(self, num_row_tiles: int) -> Shape:
@@ -171,46 +172,6 @@ class WideProduct:
             (shape for shape in SHAPES if num_columns % shape.columns == 0),
             key=lambda shape: shape.time(num_row_tiles, num_columns, num_steps, processors),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class WideUnit:
-    """A residual unit of 192 channels: a convolution, its activation and a linear layer."""
-
-    kernels: CodecProducts
-    weight: Tensor  # float16 [taps + 1, channels, channels]; the last is the linear layer's
-    hidden: ColumnParameters
-    parameters: ColumnParameters
-    dilation: int
-
-    @classmethod
-    def pack(
-        cls,
-        kernels: CodecProducts | None,
-        first: Tensor,  # float16 [taps, channels, channels]
-        second: Tensor,  # float16 [1, channels, channels]
-        hidden: ColumnParameters | None,
-        parameters: ColumnParameters | None,
-        dilation: int,
-    ) -> WideUnit | None:
-        """None where the kernels do not support the unit."""
-        if kernels is None or hidden is None or parameters is None:
-            return None
-        if first.shape[1:] != (UNIT.columns, UNIT.columns):
-            return None
-        packed = torch.cat([first, second[:, column_order(UNIT.columns, second.device)]])
-        return cls(kernels, packed, hidden, parameters, dilation)
-
-    def is_worthwhile(self, num_streams: int, length: int) -> bool:
-        """Whether there is a tile for every multiprocessor."""
-        return _num_row_tiles(num_streams, length) >= self.kernels.num_processors
-
-    def run(self, x: Tensor, outputs: Outputs) -> None:
-        """See `WideLayer.run`."""
-        num_taps = len(self.weight) - 1
-        request = _arguments(UNIT, x, outputs, self.weight, self.dilation, num_taps)
-        request.hidden, request.columns = self.hidden.columns, self.parameters.columns
-        self.kernels.launch(UNIT, request)
 
 
 def load_products(device: torch.device) -> CodecProducts | None:
@@ -231,21 +192,6 @@ def kernel_source(columns: Sequence[int] = COLUMNS) -> str:
     return layer_source(Path(__file__).with_suffix(".cu"), columns)
 
 
-def _arguments(
-    shape: Shape, x: Tensor, outputs: Outputs, weight: Tensor, dilation: int, num_taps: int
-) -> ProductArguments:
-    span = _span(outputs.active.shape[1])
-    return ProductArguments(
-        x=driver.map_tiles(x, TILE_ROWS // span, span, DEPTH),
-        weight=driver.map_tiles(weight.flatten(0, 1), shape.columns, DEPTH),
-        rows=outputs.rows,
-        num_taps=num_taps,
-        dilation=dilation,
-        num_blocks=x.shape[2] // DEPTH,
-        span=span,
-    )
-
-
 def _span(length: int) -> int:
     """Times of one stream in a tile: the largest power of two that divides the length."""
     return min(TILE_ROWS, length & -length)
@@ -257,7 +203,7 @@ def _num_row_tiles(num_streams: int, length: int) -> int:
 
 
 def _check(kernels: CodecProducts, device: torch.device) -> None:
-    """Compare a convolution and a unit with PyTorch on random numbers."""
+    """Compare a convolution with PyTorch on random numbers."""
     generator = torch.Generator(device).manual_seed(0)
     draw = partial(torch.randn, device=device, generator=generator)
     taps, num_columns, num_channels = 3, 384, 128
@@ -271,7 +217,3 @@ def _check(kernels: CodecProducts, device: torch.device) -> None:
     expected = convolved(x, weight) + parameters.bias + residual
     compare(out, expected)
     compare(active, parameters.activate(expected))
-    first, second, parameters = random_unit(taps, UNIT.columns, device)
-    unit = WideUnit.pack(kernels, first, second, parameters, parameters, 1)
-    assert unit is not None
-    compare_unit(unit, first, second, parameters)

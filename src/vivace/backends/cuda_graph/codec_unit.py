@@ -1,4 +1,4 @@
-"""Launches the codec's units of 96 channels and many rows on Hopper GPUs; see codec_unit.cu."""
+"""Launches the codec's residual units of many rows on Hopper GPUs; see codec_unit.cu."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from ctypes import c_int, c_uint64
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -27,9 +28,7 @@ from vivace.backends.megakernel import driver
 from vivace.backends.megakernel.nvrtc import compile_source
 from vivace.errors import BackendUnavailableError
 
-CHANNELS, TAPS, MAX_DILATION = 96, 7, 9
-TILE_ROWS = 64
-NUM_THREADS = 384
+TAPS, MAX_DILATION = 7, 9
 
 log = logging.getLogger(__name__)
 
@@ -47,26 +46,41 @@ class UnitArguments(ctypes.Structure):
     ]
 
 
-class UnitKernel:
-    """The compiled kernel of a device."""
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of a `unit_*` kernel."""
+
+    rows: int  # of a tile
+    depth: int  # channels of a step
+    num_threads: int
+
+
+SHAPES: Final = {192: Shape(128, 64, 384), 96: Shape(64, 96, 384)}  # by channels
+COLUMNS: Final = tuple(SHAPES)
+
+
+class UnitKernels:
+    """The compiled kernels of a device."""
 
     def __init__(self, device: torch.device) -> None:
         self._module = driver.Module(compile_source(kernel_source(), "sm_90a", []))
         self.num_processors = num_multiprocessors(device)
-        [self._shared] = self._module.numbers("shared_bytes")
-        self._function = self._module.function(f"unit_{CHANNELS}")
-        driver.allow_shared(self._function, self._shared)
+        self._shared = dict(zip(SHAPES, self._module.numbers("shared_bytes"), strict=True))
+        self._functions = {size: self._module.function(f"unit_{size}") for size in SHAPES}
+        for size, function in self._functions.items():
+            driver.allow_shared(function, self._shared[size])
 
-    def launch(self, request: UnitArguments) -> None:
-        grid = (self.num_processors, 1)
-        driver.launch(self._function, grid, NUM_THREADS, self._shared, request)
+    def launch(self, num_channels: int, request: UnitArguments) -> None:
+        function, shared = self._functions[num_channels], self._shared[num_channels]
+        num_threads = SHAPES[num_channels].num_threads
+        driver.launch(function, (self.num_processors, 1), num_threads, shared, request)
 
 
 @dataclass(frozen=True, slots=True)
-class NarrowUnit:
-    """A residual unit of 96 channels, whose weights fit in shared memory."""
+class WideUnit:
+    """A residual unit of 96 or 192 channels."""
 
-    kernel: UnitKernel
+    kernels: UnitKernels
     weight: Tensor  # packed: the convolution's, then the linear layer's
     hidden: ColumnParameters
     parameters: ColumnParameters
@@ -75,25 +89,30 @@ class NarrowUnit:
     @classmethod
     def pack(
         cls,
-        kernel: UnitKernel | None,
+        kernels: UnitKernels | None,
         first: Tensor,  # float16 [taps, channels, channels]
         second: Tensor,  # float16 [1, channels, channels]
         hidden: ColumnParameters | None,
         parameters: ColumnParameters | None,
         dilation: int,
-    ) -> NarrowUnit | None:
-        """None where the kernel does not support the unit."""
-        if kernel is None or hidden is None or parameters is None:
+    ) -> WideUnit | None:
+        """None where the kernels do not support the unit."""
+        taps, num_channels, in_size = first.shape
+        shape = SHAPES.get(num_channels)
+        if kernels is None or hidden is None or parameters is None or shape is None:
             return None
-        if first.shape != (TAPS, CHANNELS, CHANNELS) or dilation > MAX_DILATION:
+        if in_size != num_channels or taps != TAPS or dilation > MAX_DILATION:
             return None
-        packed = torch.cat([first, second[:, column_order(CHANNELS, second.device)]])
-        packed = packed.view(TAPS + 1, CHANNELS, CHANNELS // 8, 8).transpose(1, 2).contiguous()
-        return cls(kernel, packed, hidden, parameters, dilation)
+        depth = shape.depth
+        packed = torch.cat([first, second[:, column_order(num_channels, second.device)]])
+        packed = packed.view(taps + 1, num_channels, num_channels // depth, depth // 8, 8)
+        packed = packed.permute(0, 2, 3, 1, 4).contiguous()
+        return cls(kernels, packed, hidden, parameters, dilation)
 
     def is_worthwhile(self, num_streams: int, length: int) -> bool:
         """Whether there is a tile for every multiprocessor."""
-        return num_streams * (length // TILE_ROWS) >= self.kernel.num_processors
+        num_tiles = num_streams * (length // SHAPES[len(self.parameters.bias)].rows)
+        return num_tiles >= self.kernels.num_processors
 
     def run(self, x: Tensor, outputs: Outputs) -> None:
         """See `WideLayer.run`."""
@@ -101,30 +120,31 @@ class NarrowUnit:
             x.data_ptr(), self.weight.data_ptr(), self.hidden.columns, self.parameters.columns,
             outputs.rows, self.dilation,
         )  # fmt: skip
-        self.kernel.launch(request)
+        self.kernels.launch(x.shape[2], request)
 
 
-def load_kernel(device: torch.device) -> UnitKernel | None:
-    """The kernel if the device is a Hopper GPU on which it compiles and computes correctly."""
+def load_kernels(device: torch.device) -> UnitKernels | None:
+    """The kernels if the device is a Hopper GPU on which they compile and compute correctly."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) != (9, 0):
         return None
     try:
-        kernel = UnitKernel(device)
-        _check(kernel, device)
+        kernels = UnitKernels(device)
+        _check(kernels, device)
     except BackendUnavailableError as error:
         log.warning("units of many streams run with Triton's products instead: %s", error)
         return None
-    return kernel
+    return kernels
 
 
-def kernel_source(columns: Sequence[int] = (CHANNELS,)) -> str:
+def kernel_source(columns: Sequence[int] = COLUMNS) -> str:
     """The source with products of these numbers of columns."""
     return layer_source(Path(__file__).with_suffix(".cu"), columns)
 
 
-def _check(kernel: UnitKernel, device: torch.device) -> None:
-    """Compare the kernel with PyTorch on random numbers."""
-    first, second, parameters = random_unit(TAPS, CHANNELS, device)
-    unit = NarrowUnit.pack(kernel, first, second, parameters, parameters, 1)
-    assert unit is not None
-    compare_unit(unit, first, second, parameters)
+def _check(kernels: UnitKernels, device: torch.device) -> None:
+    """Compare the kernels with PyTorch on random numbers."""
+    for size in SHAPES:
+        first, second, parameters = random_unit(TAPS, size, device)
+        unit = WideUnit.pack(kernels, first, second, parameters, parameters, 1)
+        assert unit is not None
+        compare_unit(unit, first, second, parameters)

@@ -37,12 +37,12 @@ from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.slot_table import RING, Status
 from vivace.checkpoint import EMBEDDED
 from vivace.cli.bench.machine import machine
-from vivace.device import calm_collector
 from vivace.engine import completeness
 from vivace.engine.scheduler import EngineLimits
 from vivace.engine.steps import Wait
 from vivace.engine.stream import Stream
 from vivace.engine.worker import EngineWorker
+from vivace.serve.collector import calm_collector
 from vivace.tts import TTS
 
 TEXT = "The river babbled inanely to itself, and nobody came to see it any more."

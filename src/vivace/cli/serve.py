@@ -16,8 +16,8 @@ from vivace.cli.light import import_torch
 from vivace.cli.server_messages import ServerMessages
 from vivace.cli.server_options import HTTP_ONLY
 from vivace.cli.streams import printable
-from vivace.device import calm_collector
 from vivace.errors import EngineLostError, RequestError, TTSError, install_command
+from vivace.serve.collector import calm_collector
 from vivace.serve.logs import log_to_stderr, show_events
 from vivace.serve.processes.worker_count import count_workers
 from vivace.serve.setting_sources import resolve_settings, unknown_variables

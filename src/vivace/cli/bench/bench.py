@@ -21,8 +21,8 @@ from vivace.cli.bench.report import format_report, plot_arrivals
 from vivace.cli.progress import ProgressLine
 from vivace.cli.request import load_model
 from vivace.cli.streams import print_stdout
-from vivace.device import calm_collector
 from vivace.errors import RequestError
+from vivace.serve.collector import calm_collector
 from vivace.tts import TTS
 
 SERVER_STREAMS = 32

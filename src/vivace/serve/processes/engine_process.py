@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from vivace.device import calm_collector
 from vivace.errors import EngineLostError, TTSError
 from vivace.remote.board import EngineFigures
 from vivace.remote.host import HostedConnection, LoadedCheckpoint, enroll_recording
 from vivace.remote.wire import Fields, Kind
 from vivace.serve import crashes
+from vivace.serve.collector import calm_collector
 from vivace.serve.logs import log_to_stderr, show_events
 from vivace.serve.metrics import Metrics, TurnMetrics
 from vivace.serve.model_registry import ModelRegistry

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from vivace.device import calm_collector
 from vivace.errors import TTSError
+from vivace.serve.collector import calm_collector
 from vivace.serve.context import ServeContext
 from vivace.serve.logs import log_to_stderr, show_events
 from vivace.serve.metrics import Metrics

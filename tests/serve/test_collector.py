@@ -1,0 +1,19 @@
+"""Garbage collection in a process that serves many streams."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from vivace.serve.collector import calm_collector
+
+
+def test_calm_collector_freezes_objects_and_collects_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[object] = []
+    monkeypatch.setattr(gc, "freeze", lambda: calls.append("freeze"))
+    monkeypatch.setattr(gc, "set_threshold", lambda *numbers: calls.append(numbers))
+    calm_collector()
+    assert calls == ["freeze", (10_000, *gc.get_threshold()[1:])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import sys
 from collections.abc import Iterator
@@ -14,9 +15,8 @@ import torch
 from vivace import TTS
 from vivace.device import (
     SWITCH_INTERVAL_S,
-    calm_collector,
     can_fork,
-    early_context,
+    early_start,
     paused_collector,
     pick_device,
     pick_dtype,
@@ -147,16 +147,6 @@ def test_disabled_collector_stays_disabled_after_a_load() -> None:
         gc.enable()
 
 
-def test_calm_collector_freezes_objects_and_collects_less_often(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    calls: list[object] = []
-    monkeypatch.setattr(gc, "freeze", lambda: calls.append("freeze"))
-    monkeypatch.setattr(gc, "set_threshold", lambda *numbers: calls.append(numbers))
-    calm_collector()
-    assert calls == ["freeze", (10_000, *gc.get_threshold()[1:])]
-
-
 @pytest.fixture
 def switch_interval() -> Iterator[float]:
     before = sys.getswitchinterval()
@@ -199,9 +189,14 @@ class StubDriver:
             "vivace.device.package_file", lambda package, name: library.parent / name
         )
         monkeypatch.setattr("vivace.device.may_have_gpu", lambda: True)
-        monkeypatch.setattr("ctypes.CDLL", lambda name: self)
+        self.libraries: list[tuple[str, int]] = []
+        monkeypatch.setattr("ctypes.CDLL", self.open_library)
         monkeypatch.delitem(sys.modules, "torch")
         monkeypatch.setenv("CUDA_MODULE_LOADING", "LAZY")
+
+    def open_library(self, name: str, mode: int = ctypes.DEFAULT_MODE) -> StubDriver:
+        self.libraries.append((Path(name).name, mode))
+        return self
 
     def cuInit(self, flags: int) -> int:
         self.calls.append("init")
@@ -222,22 +217,46 @@ class StubDriver:
 
 
 @pytest.mark.parametrize(("name", "index"), [("auto", 0), ("cuda", 0), ("cuda:3", 3)])
-def test_early_context_is_released_after_the_load(
+def test_early_start_is_released_after_the_load(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, index: int
 ) -> None:
     driver = StubDriver(monkeypatch, tmp_path / "lib")
-    with pytest.raises(MemoryError), early_context(name, 2**30):
+    with pytest.raises(MemoryError), early_start(name, 2**30):
         raise MemoryError
     assert driver.calls == ["init", f"get {index}", "release"]
     assert driver.num_held == 0
 
 
+def test_early_start_loads_the_libraries_of_pytorch_in_the_order_of_its_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = StubDriver(monkeypatch, tmp_path / "lib")
+    with early_start("auto", None) as is_early:
+        pass
+    assert is_early
+    assert [one for one in driver.libraries if one[0] != "libcuda.so.1"] == [
+        ("libtorch_global_deps.so", ctypes.RTLD_GLOBAL),
+        ("libtorch.so", ctypes.DEFAULT_MODE),
+    ]
+
+
+def test_early_start_after_the_import_of_pytorch_does_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = StubDriver(monkeypatch, tmp_path / "lib")
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    with early_start("auto", None) as is_early:
+        pass
+    assert not is_early
+    assert driver.libraries == []
+
+
 @pytest.mark.parametrize("fault", ["init", "get"])
-def test_missing_gpu_has_no_early_context(
+def test_missing_gpu_has_no_early_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     driver = StubDriver(monkeypatch, tmp_path / "lib", fault=fault)
-    with early_context("auto", None):
+    with early_start("auto", None):
         pass
     assert driver.calls[-1] in ("init", "get 0")
     assert driver.num_held == 0
@@ -246,20 +265,20 @@ def test_missing_gpu_has_no_early_context(
 @pytest.mark.parametrize(
     ("name", "num_bytes"), [("cpu", 2**30), ("mps", 2**30), ("auto", 1000), ("cuda:x", 2**30)]
 )
-def test_other_devices_and_small_models_have_no_early_context(
+def test_other_devices_and_small_models_have_no_early_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, num_bytes: int
 ) -> None:
     driver = StubDriver(monkeypatch, tmp_path / "lib")
-    with early_context(name, num_bytes):
+    with early_start(name, num_bytes):
         pass
     assert driver.calls == []
 
 
-def test_pytorch_for_the_cpu_has_no_early_context(
+def test_pytorch_for_the_cpu_has_no_early_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = StubDriver(monkeypatch, tmp_path / "lib")
     (tmp_path / "lib/libtorch_cuda.so").unlink()
-    with early_context("auto", None):
+    with early_start("auto", None):
         pass
     assert driver.calls == []

@@ -49,11 +49,15 @@ def read_text(path: Path) -> str:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file."""
+def read_json(path: Path, *, checks_digits: bool = True) -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Without `checks_digits`, integers may be as long as Python permits, and a file of many integers
+    is read in half the time.
+    """
     text = read_text(path)
     try:
-        value = json.loads(text, parse_int=_parse_int)
+        value = json.loads(text, parse_int=_parse_int if checks_digits else None)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not JSON: {error}") from error
     if not isinstance(value, dict):

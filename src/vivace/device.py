@@ -13,7 +13,7 @@ import platform
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
 from threading import Lock, get_ident
@@ -33,7 +33,6 @@ DEVICE_TYPES = ("cpu", "cuda", "mps")
 SMALL_MODEL_BYTES = 256 << 20  # on disk; released checkpoints are ten times as large
 DTYPES = ("float32", "bfloat16")
 SWITCH_INTERVAL_S = 0.0001  # Python's default is 0.005
-NUM_NEW_OBJECTS = 10_000  # that cause a garbage collection; Python's default is 700
 GPU_FILES = ("nvidia*", "nvhost*", "nvmap", "kfd", "dxg")  # in /dev
 
 
@@ -90,19 +89,6 @@ def paused_collector() -> Iterator[None]:
             gc.enable()
 
 
-def calm_collector() -> None:
-    """Keep all objects that exist now out of later garbage collections, and collect less often.
-
-    A collection that scans all modules stalls streams for 0.1 s. With Python's default, a burst of
-    requests causes dozens of collections, which scan its streams again and again. The settings are
-    the process's.
-    """
-    gc.collect()
-    gc.freeze()
-    _, *older = gc.get_threshold()
-    gc.set_threshold(NUM_NEW_OBJECTS, *older)
-
-
 @contextmanager
 def short_switch_interval() -> Iterator[None]:
     """Threads get the interpreter's lock sooner inside the context.
@@ -124,20 +110,22 @@ def short_switch_interval() -> Iterator[None]:
 
 
 @contextmanager
-def early_context(name: str, num_bytes: int | None) -> Iterator[None]:
-    """Create the CUDA context in a thread, while PyTorch is imported inside this context.
+def early_start(name: str, num_bytes: int | None) -> Iterator[bool]:
+    """Create the CUDA context and load PyTorch's libraries in threads, before PyTorch is imported
+    inside this context. Yields whether the threads run: they do not need the interpreter's lock.
 
     The arguments are those of `pick_device`. PyTorch uses the same CUDA context. If it picks
     another device, the CUDA context is destroyed at the end.
     """
     index = None if "torch" in sys.modules else _early_index(name, num_bytes)
     if index is None:
-        yield
+        yield False
         return
-    with ThreadPoolExecutor(1, thread_name_prefix="vivace-cuda") as pool:
+    with ThreadPoolExecutor(2, thread_name_prefix="vivace-cuda") as pool:
         future = pool.submit(_retain_context, index)
+        pool.submit(_load_libraries)
         try:
-            yield
+            yield True
         finally:
             release = future.result()
             if release is not None:
@@ -169,6 +157,14 @@ def _retain_context(index: int) -> Callable[[], object] | None:
     if failed or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device):
         return None
     return partial(driver.cuDevicePrimaryCtxRelease_v2, device)
+
+
+def _load_libraries() -> None:
+    """Load PyTorch's libraries in the order of its import, which holds the interpreter's lock."""
+    with suppress(OSError):  # the import finds libraries that are installed elsewhere
+        dependencies = package_file("torch", "lib/libtorch_global_deps.so")
+        ctypes.CDLL(str(dependencies), mode=ctypes.RTLD_GLOBAL)
+        ctypes.CDLL(str(package_file("torch", "lib/libtorch.so")))
 
 
 def may_have_gpu() -> bool:

@@ -29,6 +29,7 @@ from vivace.engine.loading import LoadSettings, load_checkpoint, open_checkpoint
 from vivace.engine.scheduler import EngineLimits, Profile
 from vivace.engine.stream import Stream
 from vivace.engine.synthesizer import Synthesizer
+from vivace.hub import local_folder
 from vivace.mark.levels import DEFAULT_MARK
 from vivace.mark.marking import NO_MARKING, Marking, MarkSource
 from vivace.model.config import Weights, check_weights
@@ -150,7 +151,8 @@ class TTS:
             split_camel_case=split_camel_case,
             adapters=read_adapters(adapter, adapters, weights),
         )
-        settings.check_device()  # before a download
+        if local_folder(name_or_folder) is None:
+            settings.check_device()  # before a download
 
         def build(model: Qwen3TTS | CheckpointFiles, codec: Codec | None) -> Backend:
             return build_backend(backend, model, codec, capacity)

@@ -136,6 +136,13 @@ def test_vocabulary_without_integer_ids_is_rejected(token_id: object, folder: Pa
         TextTokenizer.from_folder(folder)
 
 
+def test_id_with_a_thousand_digits_is_shortened_in_the_error(folder: Path) -> None:
+    write_vocab(folder, small_vocab() | {"zz": 10**1000})
+    with pytest.raises(CheckpointError, match=r"'zz' must have an integer id, not 1") as caught:
+        TextTokenizer.from_folder(folder)
+    assert len(str(caught.value)) < 300
+
+
 def test_two_tokens_with_one_id_are_rejected(folder: Path) -> None:
     write_vocab(folder, small_vocab() | {"zz": 7})
     with pytest.raises(CheckpointError, match=r"vocab.json: two tokens have the same id"):

@@ -19,7 +19,7 @@ from vivace.device import (
     SMALL_MODEL_BYTES,
     can_fork,
     default_threads,
-    early_context,
+    early_start,
     may_have_gpu,
     paused_collector,
     pick_device,
@@ -35,6 +35,7 @@ from vivace.engine.scheduler import EngineLimits
 from vivace.errors import BackendUnavailableError
 from vivace.model.config import Weights
 from vivace.text.lexicon import Lexicon
+from vivace.text.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
     import torch
@@ -105,15 +106,23 @@ def load_checkpoint(
             return loaded
     # Only `auto` prefers the CPU for a small model.
     num_bytes = checkpoint.num_bytes if settings.backend == AUTO_BACKEND else None
-    with early_context(settings.device, num_bytes):
+    load_tokenizer = partial(checkpoint.load_tokenizer, split_camel_case=settings.split_camel_case)
+    with early_start(settings.device, num_bytes) as is_early, paused_collector():
+        tokenizer = load_tokenizer() if is_early else None  # while threads load libraries
         device = pick_device(settings.device, num_bytes)
-        loaded = load_with_torch(checkpoint, settings, build, device)
+        loaded = load_with_torch(
+            checkpoint, settings, build, device, lambda: tokenizer or load_tokenizer()
+        )
     loaded.adapted = view_adapters(loaded, settings.adapters)
     return loaded
 
 
 def load_with_torch(
-    checkpoint: Checkpoint, settings: LoadSettings, build: BuildBackend, device: torch.device
+    checkpoint: Checkpoint,
+    settings: LoadSettings,
+    build: BuildBackend,
+    device: torch.device,
+    load_tokenizer: Callable[[], TextTokenizer],
 ) -> LoadedCheckpoint:
     threads = pick_threads(settings.threads, device.type, checkpoint.num_bytes)
     dtype = pick_dtype(settings.dtype, device)
@@ -122,7 +131,7 @@ def load_with_torch(
         partial(import_backends, device),
         partial(checkpoint.load_model, device, dtype, settings.weights, *change),
         partial(checkpoint.load_codec, device),
-        partial(checkpoint.load_tokenizer, split_camel_case=settings.split_camel_case),
+        load_tokenizer,
     )
     with use_threads(threads), paused_collector():
         _, model, codec, tokenizer = _run_all(jobs, in_threads=device.type == "cuda")

@@ -14,7 +14,7 @@ import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -123,12 +123,15 @@ class TextTokenizer:
     def from_folder(cls, folder: Path, *, split_camel_case: bool = False) -> TextTokenizer:
         """Read the three tokenizer files; invalid files raise a CheckpointError."""
         vocab = _read_vocab(folder / "vocab.json")
-        return cls(
-            vocab,
-            _read_merges(folder / "merges.txt", vocab),
-            _read_added_tokens(folder / "tokenizer_config.json"),
-            split_camel_case=split_camel_case,
-        )
+        merges = _read_merges(folder / "merges.txt", vocab)
+        added = _read_added_tokens(folder / "tokenizer_config.json")
+        try:
+            return cls(vocab, merges, added, split_camel_case=split_camel_case)
+        except CheckpointError:
+            raise
+        except Exception:  # the library names the symbol of an unknown merge, but not its line
+            _check_lines(folder / "merges.txt", vocab)
+            raise
 
     @staticmethod
     def files_digest(folder: Path) -> str:
@@ -247,11 +250,15 @@ def _build_bpe(
 
 
 def _read_vocab(path: Path) -> dict[str, int]:
-    vocab = read_json(path)
-    for token, token_id in vocab.items():
-        if type(token_id) is not int or not 0 <= token_id < 2**32:
-            raise CheckpointError(f"{path}: {token!r} must have an integer id, not {token_id!r}")
-    if len(set(vocab.values())) != len(vocab):
+    vocab = read_json(path, checks_digits=False)
+    ids = vocab.values()
+    # All ids at once: a loop over 152,000 tokens would delay every start.
+    if set(map(type, ids)) != {int} or min(ids) < 0 or max(ids) >= 2**32:
+        for token, token_id in vocab.items():
+            if type(token_id) is not int or not 0 <= token_id < 2**32:
+                shown = reprlib.repr(token_id)
+                raise CheckpointError(f"{path}: {token!r} must have an integer id, not {shown}")
+    if len(set(ids)) != len(vocab):
         raise CheckpointError(f"{path}: two tokens have the same id")
     # A byte without a token would be dropped silently.
     if missing := sorted(set(pre_tokenizers.ByteLevel.alphabet()) - vocab.keys()):
@@ -262,38 +269,44 @@ def _read_vocab(path: Path) -> dict[str, int]:
 
 
 def _read_merges(path: Path, vocab: Mapping[str, int]) -> list[tuple[str, str]]:
+    """The pairs of a merges file. The BPE library checks that their symbols are in the vocabulary.
+
+    All lines at once: a loop over 151,000 lines would delay every start.
+    """
+    merges = [tuple(pair) for pair in map(str.split, _read_lines(path), itertools.repeat(" "))]
+    stranded = vocab.keys() - set(map("".join, merges))
+    num_stranded = sum([len(token) > 1 for token in stranded])
+    is_short = num_stranded > MAX_STRANDED * len(vocab)
+    if is_short or "" in vocab or set(map(len, merges)) - {2}:
+        _check_lines(path, vocab)
+    if is_short:  # it would tokenize wrongly
+        first = next(token for token in vocab if token in stranded and len(token) > 1)
+        raise CheckpointError(
+            f"{path}: no merge makes {num_stranded} of the {len(vocab)} tokens of vocab.json, "
+            f"{first!r} first; the file is cut short or belongs to another vocabulary"
+        )
+    return cast("list[tuple[str, str]]", merges)
+
+
+def _read_lines(path: Path) -> list[str]:
+    """The lines of a merges file without its version and empty lines."""
     lines = read_text(path).split("\n")
     if lines[0].startswith("#version:"):
-        lines[0] = ""
-    merges = [(left, right) for left, _, right in (line.partition(" ") for line in lines if line)]
-    made = {left + right for left, right in merges}
-    # All lines at once: a loop over 151,000 lines would delay every start.
-    symbols = made.union(itertools.chain.from_iterable(merges))
-    if not vocab.keys() >= symbols or "" in symbols or " " in "".join(symbols):
-        _check_lines(path, lines, vocab)
-    _check_reach(path, vocab, made)
-    return merges
+        del lines[0]
+    return [line for line in lines if line]
 
 
-def _check_lines(path: Path, lines: Sequence[str], vocab: Mapping[str, int]) -> None:
+def _check_lines(path: Path, vocab: Mapping[str, int]) -> None:
     """Raise a CheckpointError for the first line that is not two known symbols."""
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
+        if not line or (number == 1 and line.startswith("#version:")):
+            continue
         left, _, right = line.partition(" ")
-        if line and (not left or not right or " " in right):
+        if not left or not right or " " in right:
             raise CheckpointError(f"{path}: line {number} must be two symbols, not {line!r}")
-        for token in (left, right, left + right) if line else ():
+        for token in (left, right, left + right):
             if token not in vocab:
                 raise CheckpointError(f"{path}: line {number}: {token!r} is not in vocab.json")
-
-
-def _check_reach(path: Path, vocab: Mapping[str, int], made: set[str]) -> None:
-    """Reject a merges file that was cut short: it would tokenize wrongly."""
-    stranded = [token for token in vocab if len(token) > 1 and token not in made]
-    if len(stranded) > MAX_STRANDED * len(vocab):
-        raise CheckpointError(
-            f"{path}: no merge makes {len(stranded)} of the {len(vocab)} tokens of vocab.json, "
-            f"{stranded[0]!r} first; the file is cut short or belongs to another vocabulary"
-        )
 
 
 def _read_added_tokens(path: Path) -> dict[str, int]:

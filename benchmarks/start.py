@@ -11,7 +11,8 @@ all modules first, because pip compiles them at installation and some images rem
 
 `phases` are seconds from the start of the process to the end of a phase. `parts` are seconds that
 parts of `load` take; they overlap on a GPU. `pick_device` imports PyTorch. `ready` is the end of
-`TTS.warmup`, after which a server accepts requests.
+`TTS.warmup`, after which a server accepts requests. `--timeline` adds a warm start with the begin
+and end of imports and functions in all threads; recording makes it a little slower.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ import time
 from functools import wraps
 from pathlib import Path
 from typing import Any
+
+from timeline import Timeline, print_timeline
 
 TEXT = "Hello there."
 IMPORTS = """
@@ -51,6 +54,8 @@ def main() -> None:
         for backend in arguments.backends:
             results.append(measure(folder, Path(name) / f"cache-{backend}", backend, arguments))
             print_row(results[-1])
+            if arguments.timeline:
+                print_timeline(results[-1]["timeline"])
     if arguments.json:
         from vivace.cli.bench.machine import machine
 
@@ -66,6 +71,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--repeats", type=int, default=3, help="warm starts")
     parser.add_argument("--ready", action="store_true", help="also time the warm-up of a server")
+    parser.add_argument("--timeline", action="store_true", help="record one more warm start")
     parser.add_argument("--json", type=Path, help="where to write the results")
     return parser.parse_args()
 
@@ -96,6 +102,9 @@ def measure(
     }
     cold = start_process(order, cache)
     warm = [start_process(order, cache) for _ in range(arguments.repeats)]
+    timeline = {}
+    if arguments.timeline:
+        timeline = {"timeline": start_process(order | {"is_timed": True}, cache)["timeline"]}
     return {
         "backend": cold["backend"],
         "max_streams": order["max_streams"],
@@ -103,6 +112,7 @@ def measure(
         "warm": _medians(warm),
         "cold_s": cold["phases"]["first_audio"],
         "warm_s": statistics.median(one["phases"]["first_audio"] for one in warm),
+        **timeline,
     }
 
 
@@ -147,6 +157,9 @@ def start_here(order: dict[str, Any]) -> dict[str, Any]:
         phases[name] = round(time.time() - began, 3)
 
     end_phase("interpreter")
+    timeline = Timeline(began)
+    if order.get("is_timed"):
+        timeline.watch()
     import vivace.tts
     from vivace.checkpoint import Checkpoint
     from vivace.engine import loading
@@ -175,7 +188,8 @@ def start_here(order: dict[str, Any]) -> dict[str, Any]:
         if order["is_readied"]:
             tts.warmup()
             end_phase("ready")
-        return {"backend": tts.engine.backend.name, "phases": phases, "parts": parts}
+        found = {"backend": tts.engine.backend.name, "phases": phases, "parts": parts}
+        return found | {"timeline": timeline.spans}
 
 
 def _time_calls(owner: Any, name: str, parts: dict[str, float]) -> None:

@@ -290,7 +290,7 @@ def test_start_command(
     monkeypatch.setenv("CXX", "no-such-compiler")  # a cold start would compile for half a minute
     path = tmp_path / "start.json"
     run("start.py", tiny_folder / "custom_voice", "--device", "cpu", "--backends", "eager",
-        "--repeats", "1", "--ready", "--json", path,
+        "--repeats", "1", "--ready", "--timeline", "--json", path,
         bytecode_environment=usual_bytecode)  # fmt: skip
     [result] = read(path)["results"]
     for kind in ("cold", "warm"):
@@ -299,6 +299,10 @@ def test_start_command(
         assert list(phases)[-2:] == ["first_audio", "ready"]
         assert set(result[kind]["parts"]) >= {"load_tokenizer", "load_model", "build_backend"}
         assert result[f"{kind}_s"] == phases["first_audio"] > phases["load"]
+    spans = {span["name"]: span for span in result["timeline"]}
+    whole, part = spans["tts: TTS.load"], spans["text.tokenizer: _build_bpe"]
+    assert whole["begin"] < part["begin"] < part["end"] < whole["end"]
+    assert {"import torch", "checkpoint.tensors: read_tensor"} <= spans.keys()
 
 
 @pytest.mark.ci

@@ -252,7 +252,7 @@ def test_span_covers_all_keys_of_a_step(part: Tiny, monkeypatch: pytest.MonkeyPa
 def test_more_slots_than_largest_graph_are_stepped_in_parts(
     part: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("stepper.BATCHES", "codec.CODEC_BATCHES", "backend.BATCHES"):
+    for name in ("stepper.BATCHES", "codec.BATCHES", "backend.BATCHES"):
         monkeypatch.setattr(f"vivace.backends.cuda_graph.{name}", (1, 2))
     backend = graph_backend(part)
     prompt = make_prompt(part, "Many.")

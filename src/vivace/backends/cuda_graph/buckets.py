@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-CODEC_BATCHES = BATCHES[:7]  # larger batches gain nothing and need more memory
-CODEC_PASS = 512  # maximum frames of all slots in one pass, limits memory
+CODEC_PASS = 512  # maximum frames of all slots in one pass; more gain nothing and need memory
 PROMPT_ROWS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 TILE = 8  # rows per attention block; each prompt begins at a multiple of it
 CODEC_FRAMES = (16, 8, 4, 2, 1)
@@ -30,7 +29,7 @@ def spans(num_positions: int) -> tuple[int, ...]:
 
 def largest_batch(num_frames: int) -> int:
     """Maximum number of slots in a codec pass of `num_frames` frames per slot."""
-    return min(CODEC_BATCHES[-1], CODEC_PASS // num_frames)
+    return min(BATCHES[-1], CODEC_PASS // num_frames)
 
 
 def split_frames(num_frames: int) -> list[int]:

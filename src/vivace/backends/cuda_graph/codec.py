@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vivace.backends.base import CodecPrecision, Rendered, Samples, Sound, frame_loudness
 from vivace.backends.cuda_graph.buckets import (
-    CODEC_BATCHES,
+    BATCHES,
     CODEC_FRAMES,
     CODEC_PASS,
     fit,
@@ -116,7 +116,7 @@ class CodecGraphs:
         self._num_codebooks = codec.config.decoder_config.num_quantizers
         self._num_codes = codec.config.decoder_config.codebook_size
         self._samples_per_frame = codec.config.decode_upsample_rate
-        self._most = batch = fit(num_slots, CODEC_BATCHES) or CODEC_BATCHES[-1]  # slots per pass
+        self._most = batch = fit(num_slots, BATCHES) or BATCHES[-1]  # slots per pass
         frames = min(CODEC_PASS, batch * CODEC_FRAMES[0])
         self._rows = RowNumbers(batch, num_slots, self._device)
         self._codes = torch.zeros(
@@ -231,7 +231,7 @@ class CodecGraphs:
         self, rows: Sequence[int], num_frames: int, write: Callable[[Tensor], object]
     ) -> Tensor:
         """Run one graph on the codes that `write` stores in [slots, frames, codebooks]."""
-        batch = fit(len(rows), CODEC_BATCHES) or len(rows)
+        batch = fit(len(rows), BATCHES) or len(rows)
         decode = self._graph(batch, num_frames)
         codes, samples = self._buffers(batch, num_frames)
         self._rows.write(rows, batch)

@@ -13,7 +13,13 @@ import torch
 from torch import Tensor
 
 from vivace.backends.cuda_graph import codec_product, codec_unit
-from vivace.backends.cuda_graph.codec_operands import ColumnParameters, Columns, Rows, compare
+from vivace.backends.cuda_graph.codec_operands import (
+    ColumnParameters,
+    Columns,
+    Processors,
+    Rows,
+    compare,
+)
 from vivace.backends.cuda_graph.codec_product import (
     SHAPES,
     CodecProducts,
@@ -25,7 +31,7 @@ from vivace.errors import BackendUnavailableError
 
 
 class FewProcessors:
-    num_processors = 4
+    processors = Processors(4)
 
 
 UNITS = cast("UnitKernels", FewProcessors())
@@ -131,10 +137,21 @@ def test_chosen_kernel_is_the_fastest_one_measured_on_an_h200(
     taps: int, num_columns: int, num_channels: int, num_row_tiles: int, expected: set[str]
 ) -> None:
     """The expected kernels differ by 5 % at most."""
-    processors = type("Processors", (), {"num_processors": 132})()
+    kernels = cast("CodecProducts", type("Kernels", (), {"processors": Processors(132)})())
     weight = torch.empty(taps, num_columns, num_channels, dtype=torch.half)
-    product = WideProduct(processors, weight, parameters(1), 1)
+    product = WideProduct(kernels, weight, parameters(1), 1)
     assert product._shape(num_row_tiles).name in expected
+
+
+def test_long_kernels_leave_multiprocessors_to_frames() -> None:
+    processors = Processors(132, 0.5)
+    assert processors.num_blocks(20) == 20
+    assert processors.num_blocks(300) == 132
+    assert processors.num_blocks(1000) == 66
+    assert processors.num_blocks(1000, 2) == 264
+    assert processors.num_blocks(2000, 2) == 132
+    assert Processors(132).num_blocks(2000) == 132
+    assert Processors(1, 0.5).num_blocks(8) == 1
 
 
 def test_parameters_are_repeated_for_every_output_step() -> None:
@@ -208,10 +225,11 @@ def test_failing_kernels_are_not_used(
     name: str,
     load: Callable[[torch.device], object],
 ) -> None:
-    def fail(device: torch.device) -> None:
+    def fail(processors: Processors) -> None:
         raise BackendUnavailableError("the kernel does not compile")
 
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(module, "num_multiprocessors", lambda device: 132)
     monkeypatch.setattr(module, name, fail)
     assert load(torch.device("cuda")) is None
     assert "does not compile" in caplog.text

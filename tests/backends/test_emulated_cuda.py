@@ -16,7 +16,12 @@ from torch import Tensor
 from tests.support.cuda_emulator import EmulatedKernels, KernelError, find_compiler
 from vivace.backends.cuda_graph import attention_cuda, codec_product, codec_unit
 from vivace.backends.cuda_graph.attention_cuda import CudaAttention
-from vivace.backends.cuda_graph.codec_operands import ColumnParameters, Outputs, WideLayer
+from vivace.backends.cuda_graph.codec_operands import (
+    ColumnParameters,
+    Outputs,
+    Processors,
+    WideLayer,
+)
 from vivace.backends.cuda_graph.codec_product import SHAPES, CodecProducts, Shape, WideProduct
 from vivace.backends.cuda_graph.codec_unit import UnitKernels, WideUnit
 from vivace.backends.megakernel.driver import TensorMap
@@ -240,12 +245,16 @@ def products(tmp_path_factory: pytest.TempPathFactory) -> EmulatedDriver:
 
 
 def use(driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the launchers run emulated kernels, on one or two multiprocessors."""
+    """Let the launchers run emulated kernels."""
     for module in (codec_unit, codec_product):
         monkeypatch.setattr(module, "driver", driver)
         monkeypatch.setattr(module, "compile_source", lambda *_: b"")
-        monkeypatch.setattr(module, "num_multiprocessors", lambda _: 1 + driver.seed % 2)
     torch.manual_seed(0)
+
+
+def processors(driver: EmulatedDriver) -> Processors:
+    """One or two multiprocessors."""
+    return Processors(1 + driver.seed % 2)
 
 
 def random_parameters(num_columns: int) -> ColumnParameters:
@@ -275,7 +284,7 @@ def unit_error(
     x = torch.randn(2, 6 * dilation + length, size).half()
     first, second = (torch.randn(taps, size, size).div(size**0.5).half() for taps in (7, 1))
     inner, outer = random_parameters(size), random_parameters(size)
-    unit = WideUnit.pack(UnitKernels(CPU), first, second, inner, outer, dilation)
+    unit = WideUnit.pack(UnitKernels(processors(driver)), first, second, inner, outer, dilation)
     hidden = inner.activate(inner.bias + convolved(x, first, dilation)).half()
     return layer_error(unit, x, convolved(hidden, second, 1), outer)
 
@@ -293,7 +302,7 @@ def product_error(
     x = torch.randn(num_streams, dilation + length, 128).half()
     weight = torch.randn(taps, num_columns, 128).div(16).half()
     parameters = random_parameters(num_columns)
-    product = WideProduct.pack(CodecProducts(CPU), weight, parameters, dilation)
+    product = WideProduct.pack(CodecProducts(processors(driver)), weight, parameters, dilation)
     monkeypatch.setattr(WideProduct, "_shape", lambda *_: shape)
     return layer_error(product, x, convolved(x, weight, dilation), parameters)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from vivace.backends.cuda_graph.codec_kernels import within
+from vivace.backends.cuda_graph.codec_kernels import clamped
 
 
 @triton.jit(do_not_specialize=["length"])
@@ -59,10 +59,10 @@ def attend_kernel(
     values = keys + NUM_KV * RING * D
     place = ((seen + t) % RING)[:, None] * D + d[None, :]
     dtype: tl.constexpr = ring.dtype.element_ty
-    tl.store(keys + place, within(k_low * cos - k_high * sin, dtype), mask=is_new)
-    tl.store(keys + place + half, within(k_high * cos + k_low * sin, dtype), mask=is_new)
-    tl.store(values + place, within(v_low, dtype), mask=is_new)
-    tl.store(values + place + half, within(v_high, dtype), mask=is_new)
+    tl.store(keys + place, clamped(k_low * cos - k_high * sin, dtype), mask=is_new)
+    tl.store(keys + place + half, clamped(k_high * cos + k_low * sin, dtype), mask=is_new)
+    tl.store(values + place, clamped(v_low, dtype), mask=is_new)
+    tl.store(values + place + half, clamped(v_high, dtype), mask=is_new)
     tl.debug_barrier()  # the new frames are read back below
     # A key's place in the sums is its place in the ring, for every chunk size.
     j = tl.arange(0, BLOCK_K)
@@ -73,8 +73,8 @@ def attend_kernel(
     mask = is_key[:, None] & (d < half)[None, :]
     k_low, k_high = tl.load(keys + place, mask, 0.0), tl.load(keys + place + half, mask, 0.0)
     v_low, v_high = tl.load(values + place, mask, 0.0), tl.load(values + place + half, mask, 0.0)
-    low = within(q_low * cos - q_high * sin, dtype).to(dtype)
-    high = within(q_high * cos + q_low * sin, dtype).to(dtype)
+    low = clamped(q_low * cos - q_high * sin, dtype).to(dtype)
+    high = clamped(q_high * cos + q_low * sin, dtype).to(dtype)
     scores = tl.dot(low, tl.trans(k_low), input_precision=PRECISION)
     scores = tl.dot(high, tl.trans(k_high), scores, input_precision=PRECISION)
     age = (seen + t)[:, None] - position[None, :]

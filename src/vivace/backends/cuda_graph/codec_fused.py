@@ -56,6 +56,8 @@ from vivace.model.codec_decoder import (
 from vivace.model.conv import CausalConv1d, CausalConvTranspose1d
 from vivace.model.layers import GatedMlp, RMSNorm, ScaledBlock
 
+# Frames of up to 64 streams mostly wait for their weights. They run on the other multiprocessors.
+MAX_SHARING_SLOTS, SHARE = 65, 0.5
 MIN_WIDE_SLOTS = 10  # of a decoder that compiles codec_product.cu, with the one for padding
 
 
@@ -63,8 +65,9 @@ class FusedDecoder(SlotDecoder):
     def __init__(self, codec: Codec, num_rows: int, *, is_half: bool = False) -> None:
         self.name = f"fused kernels ({'float16' if is_half else '3xTF32'})"
         has_many = is_half and num_rows >= MIN_WIDE_SLOTS
-        units = load_kernels(codec.device) if has_many else None
-        products = load_products(codec.device) if has_many else None
+        share = SHARE if num_rows <= MAX_SHARING_SLOTS else 1.0
+        units = load_kernels(codec.device, share) if has_many else None
+        products = load_products(codec.device, share) if has_many else None
         packer = WeightPacker(is_half=is_half, units=units, products=products)
         decoder = codec.decoder
         self._sum = packer.code_sum(decoder)

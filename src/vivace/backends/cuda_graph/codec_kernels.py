@@ -32,7 +32,7 @@ def sum_codes_kernel(
 
 
 @triton.jit
-def within(x, dtype: tl.constexpr):
+def clamped(x, dtype: tl.constexpr):
     """Clamp to the range of the dtype."""
     if dtype == tl.float16:
         x = tl.minimum(tl.maximum(x, -65504.0), 65504.0)
@@ -145,13 +145,13 @@ def product_kernel(
     if residual is not None:
         acc += tl.load(residual + at_out, mask=mask, other=0.0)
     if out is not None:
-        tl.store(out + at_out, within(acc, out.dtype.element_ty), mask=mask)
+        tl.store(out + at_out, clamped(acc, out.dtype.element_ty), mask=mask)
     if active is not None:
         if ACTIVATION == SNAKE:
             acc = _snake(acc, n % bias_size, frequency, inverse_gain)
         if ACTIVATION == GELU:
             acc = 0.5 * acc * (1.0 + tl.erf(acc * 0.7071067811865476))
-        tl.store(active + at_out, within(acc, active.dtype.element_ty), mask=mask)
+        tl.store(active + at_out, clamped(acc, active.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -164,9 +164,9 @@ def _store_unit(
     acc += tl.load(bias + n)[None, :]
     acc += tl.load(residual + at, mask=mask, other=0.0)
     if out is not None:
-        tl.store(out + at, within(acc, out.dtype.element_ty), mask=mask)
+        tl.store(out + at, clamped(acc, out.dtype.element_ty), mask=mask)
     acc = _snake(acc, n, frequency, inverse_gain)
-    tl.store(active + at, within(acc, active.dtype.element_ty), mask=mask)
+    tl.store(active + at, clamped(acc, active.dtype.element_ty), mask=mask)
 
 
 @triton.jit(do_not_specialize=["num_rows", "length", "dilation", "reach"])
@@ -206,11 +206,11 @@ def unit_kernel(
             acc_tail = tl.dot(a, tl.trans(w_tail), acc_tail)
     dtype: tl.constexpr = x.dtype.element_ty
     acc += tl.load(bias + n)[None, :]
-    hidden = within(_snake(acc, n, frequency, inverse_gain), dtype).to(dtype)
+    hidden = clamped(_snake(acc, n, frequency, inverse_gain), dtype).to(dtype)
     y = tl.dot(hidden, tl.trans(tl.load(second_weight + n[:, None] * SIZE + n[None, :])))
     if TAIL:
         acc_tail += tl.load(bias + n_tail)[None, :]
-        hidden_tail = within(_snake(acc_tail, n_tail, frequency, inverse_gain), dtype).to(dtype)
+        hidden_tail = clamped(_snake(acc_tail, n_tail, frequency, inverse_gain), dtype).to(dtype)
         tail_rows = second_weight + n_tail[:, None] * SIZE
         y = tl.dot(
             hidden_tail, tl.trans(tl.load(second_weight + n[:, None] * SIZE + n_tail[None, :])), y

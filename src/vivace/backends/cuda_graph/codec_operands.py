@@ -17,7 +17,23 @@ from torch import Tensor
 from vivace.backends.cuda_graph.wgmma_source import complete_source
 from vivace.errors import BackendUnavailableError
 
+MANY_WAVES = 4  # tiles for each block of a kernel that takes long
 WORST_ERROR = 1e-2  # of a kernel's result, relative to PyTorch's
+
+
+@dataclass(frozen=True, slots=True)
+class Processors:
+    """Multiprocessors that the kernels of a codec may use."""
+
+    count: int
+    share: float = 1.0  # of kernels that compute many tiles; frames run on the others
+
+    def num_blocks(self, num_tiles: int, blocks_each: int = 1) -> int:
+        """Blocks of a kernel that computes its tiles one after another."""
+        most = self.count * blocks_each
+        if num_tiles >= MANY_WAVES * most:
+            most = int(self.share * most)
+        return max(1, min(num_tiles, most))
 
 
 class Columns(ctypes.Structure):

@@ -18,6 +18,7 @@ from vivace.backends.cuda_graph.codec_operands import (
     ColumnParameters,
     Columns,
     Outputs,
+    Processors,
     Rows,
     column_order,
     compare,
@@ -100,9 +101,9 @@ COLUMNS: Final = tuple(shape.columns for shape in SHAPES)
 class CodecProducts:
     """The compiled kernels of a device."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, processors: Processors) -> None:
         self._module = driver.Module(compile_source(kernel_source(), "sm_90a", []))
-        self.num_processors = num_multiprocessors(device)
+        self.processors = processors
         self._functions = {shape: self._module.function(shape.name) for shape in SHAPES}
         for shape, function in self._functions.items():
             driver.allow_shared(function, shape.num_bytes)
@@ -111,7 +112,7 @@ class CodecProducts:
         rows = request.rows
         num_row_tiles = _num_row_tiles(rows.num_streams, rows.length)
         num_tiles = num_row_tiles * (rows.num_columns // shape.columns)
-        num_blocks = min(num_tiles, self.num_processors * shape.num_blocks)
+        num_blocks = self.processors.num_blocks(num_tiles, shape.num_blocks)
         function = self._functions[shape]
         driver.launch(function, (num_blocks, 1), shape.num_threads, shape.num_bytes, request)
 
@@ -150,7 +151,7 @@ class WideProduct:
     def is_worthwhile(self, num_streams: int, length: int) -> bool:
         """Whether there is enough work for most multiprocessors."""
         num_columns = _num_row_tiles(num_streams, length) * self.weight.shape[1]
-        return num_columns >= LEAST_COLUMNS * self.kernels.num_processors
+        return num_columns >= LEAST_COLUMNS * self.kernels.processors.count
 
     def run(self, x: Tensor, outputs: Outputs) -> None:
         """See `WideLayer.run`."""
@@ -167,19 +168,19 @@ class WideProduct:
     def _shape(self, num_row_tiles: int) -> Shape:
         """The kernel with the shortest estimated time."""
         num_taps, num_columns, num_channels = self.weight.shape
-        num_steps, processors = num_taps * num_channels // DEPTH, self.kernels.num_processors
+        num_steps, processors = num_taps * num_channels // DEPTH, self.kernels.processors.count
         return min(
             (shape for shape in SHAPES if num_columns % shape.columns == 0),
             key=lambda shape: shape.time(num_row_tiles, num_columns, num_steps, processors),
         )
 
 
-def load_products(device: torch.device) -> CodecProducts | None:
+def load_products(device: torch.device, share: float = 1.0) -> CodecProducts | None:
     """The kernels if the device is a Hopper GPU on which they compile and compute correctly."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) != (9, 0):
         return None
     try:
-        kernels = CodecProducts(device)
+        kernels = CodecProducts(Processors(num_multiprocessors(device), share))
         _check(kernels, device)
     except BackendUnavailableError as error:
         log.warning("convolutions of many streams run with Triton's products instead: %s", error)

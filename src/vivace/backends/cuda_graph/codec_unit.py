@@ -17,6 +17,7 @@ from vivace.backends.cuda_graph.codec_operands import (
     ColumnParameters,
     Columns,
     Outputs,
+    Processors,
     Rows,
     column_order,
     compare_unit,
@@ -62,9 +63,9 @@ COLUMNS: Final = tuple(SHAPES)
 class UnitKernels:
     """The compiled kernels of a device."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, processors: Processors) -> None:
         self._module = driver.Module(compile_source(kernel_source(), "sm_90a", []))
-        self.num_processors = num_multiprocessors(device)
+        self.processors = processors
         self._shared = dict(zip(SHAPES, self._module.numbers("shared_bytes"), strict=True))
         self._functions = {size: self._module.function(f"unit_{size}") for size in SHAPES}
         for size, function in self._functions.items():
@@ -72,8 +73,10 @@ class UnitKernels:
 
     def launch(self, num_channels: int, request: UnitArguments) -> None:
         function, shared = self._functions[num_channels], self._shared[num_channels]
-        num_threads = SHAPES[num_channels].num_threads
-        driver.launch(function, (self.num_processors, 1), num_threads, shared, request)
+        shape, rows = SHAPES[num_channels], request.rows
+        num_tiles = rows.num_streams * -(-rows.length // shape.rows)
+        num_blocks = self.processors.num_blocks(num_tiles)
+        driver.launch(function, (num_blocks, 1), shape.num_threads, shared, request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,7 @@ class WideUnit:
     def is_worthwhile(self, num_streams: int, length: int) -> bool:
         """Whether there is a tile for every multiprocessor."""
         num_tiles = num_streams * (length // SHAPES[len(self.parameters.bias)].rows)
-        return num_tiles >= self.kernels.num_processors
+        return num_tiles >= self.kernels.processors.count
 
     def run(self, x: Tensor, outputs: Outputs) -> None:
         """See `WideLayer.run`."""
@@ -123,12 +126,12 @@ class WideUnit:
         self.kernels.launch(x.shape[2], request)
 
 
-def load_kernels(device: torch.device) -> UnitKernels | None:
+def load_kernels(device: torch.device, share: float = 1.0) -> UnitKernels | None:
     """The kernels if the device is a Hopper GPU on which they compile and compute correctly."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) != (9, 0):
         return None
     try:
-        kernels = UnitKernels(device)
+        kernels = UnitKernels(Processors(num_multiprocessors(device), share))
         _check(kernels, device)
     except BackendUnavailableError as error:
         log.warning("units of many streams run with Triton's products instead: %s", error)

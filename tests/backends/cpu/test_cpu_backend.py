@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import gc
 from collections.abc import Callable
 
@@ -98,6 +99,42 @@ def build_whole(part: Tiny, text: str) -> Prompt:
         language="english",
         preset="ryan",
     )
+
+
+def test_prompts_that_begin_with_known_rows_give_the_same_codes(part: Tiny) -> None:
+    """Keys and values of a voice's first rows are computed once."""
+    used = part.cpu_backend(2)
+    speak(used, make_prompt(part, TEXTS[0]), params(1))
+    num_bytes = used.memory()["voice cache"]
+    assert num_bytes > 0
+    for text in (*TEXTS, "All work and no play makes Jack a dull boy. " * 4):
+        prompt = build_whole(part, text)
+        assert np.array_equal(
+            speak(used, prompt, params(2)), speak(part.cpu_backend(), prompt, params(2))
+        )
+    assert used.memory()["voice cache"] == num_bytes
+
+
+def test_known_rows_of_several_pages_give_the_same_codes(part: Tiny) -> None:
+    used = part.cpu_backend()
+    prompt = build_whole(part, "All work and no play makes Jack a dull boy. " * 12)
+    for num_shared in (1, 63, 64, 65, 130, len(prompt), len(prompt) + 5):
+        alone = speak(part.cpu_backend(), prompt, params(3))
+        shared = dataclasses.replace(prompt, num_shared_rows=num_shared)
+        for _ in range(2):
+            assert np.array_equal(speak(used, shared, params(3)), alone)
+
+
+def test_voice_cache_is_limited(part: Tiny) -> None:
+    backend = part.cpu_backend()
+    prompt = build_whole(part, "Hay. " * 700)
+    sizes = []
+    for number in range(8):
+        text_ids = (number, *prompt.text_ids[1:])
+        other = dataclasses.replace(prompt, text_ids=text_ids, num_shared_rows=len(prompt))
+        backend.release(backend.admit(other, params(1)))
+        sizes.append(backend.memory()["voice cache"])
+    assert 8 * sizes[0] > 16 << 20 >= max(sizes)
 
 
 def test_places_equal_the_eager_backend(part: Tiny) -> None:

@@ -71,6 +71,32 @@ def test_speech_equals_speech_of_the_pytorch_model(light: TTS, full: TTS) -> Non
         assert np.array_equal(ours.samples, theirs.samples)
 
 
+def test_float16_weights_are_read_where_they_are(light: TTS) -> None:
+    file_bytes = (EMBEDDED / MODEL).stat().st_size
+    assert light.engine.backend.memory()["model"] < 1.1 * file_bytes
+
+
+@pytest.mark.parametrize("part", ["k_proj", "v_proj"])
+def test_matrices_in_float16_and_float32_are_mixed(copied: Path, light: TTS, part: str) -> None:
+    name = f"talker.model.layers.1.self_attn.{part}.weight"
+    change(copied / MODEL, lambda each: each.update({name: each[name].astype(np.float32)}))
+    with TTS.load(copied) as tts:
+        assert tts.loaded.open_parts is not None
+        assert tts.loaded.open_parts._loaded is None
+        ours, theirs = (each.speak("Well.", seed=1) for each in (tts, light))
+        assert np.array_equal(ours.samples, theirs.samples)
+
+
+def test_machine_without_vectors_converts_weights(
+    light: TTS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vivace.backends.cpu.file_tensors.instructions", lambda: "portable")
+    with TTS.load() as tts:
+        assert tts.engine.backend.memory()["model"] > light.engine.backend.memory()["model"]
+        ours, theirs = (each.speak("Well.", seed=1) for each in (tts, light))
+        assert np.array_equal(ours.codes, theirs.codes)
+
+
 def test_live_text_and_batch_equal_those_of_the_pytorch_model(light: TTS, full: TTS) -> None:
     live = [tts.speak(iter(["So it ", "goes."]), seed=4) for tts in (light, full)]
     assert np.array_equal(live[0].samples, live[1].samples)

@@ -47,18 +47,32 @@ def test_integer_products_equal_the_reference(
         assert torch.allclose(found, wanted, rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_float_products_equal_pytorch(
     name: str, shape: tuple[int, int], dtype: torch.dtype
 ) -> None:
     weight = random(*shape).to(dtype)
-    x = random(5, shape[1], seed=1)
-    wanted = (x.double() @ weight.double().t()).float()
-    assert torch.allclose(torch_tensors.multiply(x, weight, name), wanted, rtol=1e-5, atol=1e-4)
+    for num_rows in (1, 5, 19):
+        x = random(num_rows, shape[1], seed=1)
+        wanted = (x.double() @ weight.double().t()).float()
+        found = torch_tensors.multiply(x, weight, name)
+        assert torch.allclose(found, wanted, rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8", "int4"])
+@pytest.mark.parametrize("shape", [*SHAPES, (70, 4100)])
+def test_float16_weights_give_the_bits_of_float32_weights(
+    name: str, shape: tuple[int, int]
+) -> None:
+    weight = random(*shape).half()
+    weight[0, :3] = torch.tensor([6e-8, -65504.0, -0.0])  # subnormal, largest, negative zero
+    for num_rows in (1, 2, 7, 8, 21):
+        x = random(num_rows, shape[1], seed=2)
+        found = [torch_tensors.multiply(x, each, name) for each in (weight, weight.float())]
+        assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "float16", "int8", "int4"])
 @pytest.mark.parametrize(("num_inputs", "num_rows"), [(224, 11), (256, 70), (1152, 11)])
 def test_a_row_does_not_depend_on_the_other_rows(
     name: str, num_inputs: int, num_rows: int, kind: str
@@ -67,8 +81,8 @@ def test_a_row_does_not_depend_on_the_other_rows(
     weight: Tensor | QuantizedLinear = plain
     if kind.startswith("int"):
         weight = quantize(plain, 8 if kind == "int8" else 4)
-    elif kind == "bfloat16":
-        weight = plain.bfloat16()
+    elif kind != "float32":
+        weight = plain.bfloat16() if kind == "bfloat16" else plain.half()
     x = random(num_rows, num_inputs, seed=2)
     together = torch_tensors.multiply(x, weight, name)
     for row in range(len(x)):

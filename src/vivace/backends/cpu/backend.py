@@ -119,7 +119,7 @@ class CpuBackend(HostBackend[CpuSlot]):
         limit = self.config.talker_config.max_position_embeddings
         max_frames = frame_limit(prompt, sampling, limit)
         spec = slot_spec(sampling, max_frames, prompt.own_row, prompt.num_own_ids, self.watched)
-        native = self._native.admit(spec, self.prompt_rows(prompt))
+        native = self._native.admit(spec, self.prompt_rows(prompt), prompt.num_shared_rows)
         texts = self._tensors.text_vectors(prompt.trailing_ids)
         self._native.extend(native, texts, 0, is_complete=prompt.is_complete)
         return self._slots.add(
@@ -171,7 +171,8 @@ class CpuBackend(HostBackend[CpuSlot]):
 
     def memory(self) -> dict[str, int]:
         keys = sum(state.native.num_bytes for state in self._slots.values())
-        return {**self._tensors.memory(), "keys and values": keys}
+        prefixes = self._native.prefix_bytes
+        return {**self._tensors.memory(), "keys and values": keys, "voice cache": prefixes}
 
     def facts(self) -> dict[str, str]:
         is_torch = isinstance(self._decoder, TorchDecoder)

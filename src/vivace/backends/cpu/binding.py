@@ -25,7 +25,7 @@ from vivace.backends.base import SlotStatus
 from vivace.backends.cpu.build import load_library
 from vivace.errors import BackendError
 
-F32, BF16, INT8, INT4 = range(4)  # `Kind` in kernels.h
+F32, BF16, F16, INT8, INT4 = range(5)  # `Kind` in kernels.h
 STATUS: tuple[SlotStatus, ...] = (
     "running",
     "waiting",
@@ -127,10 +127,11 @@ def library() -> Any:
         "vivace_model_free": (None, (c_void_p,)),
         "vivace_slot_new": (
             c_int,
-            (c_void_p, POINTER(SlotSpec), c_void_p, c_int, POINTER(c_void_p)),
+            (c_void_p, POINTER(SlotSpec), c_void_p, *numbers, POINTER(c_void_p)),
         ),
         "vivace_slot_free": (None, (c_void_p,)),
         "vivace_slot_bytes": (c_int64, (c_void_p, c_void_p)),
+        "vivace_prefix_bytes": (c_int64, (c_void_p,)),
         "vivace_slot_extend": (c_int, (c_void_p, c_void_p, c_void_p, c_int, *numbers)),
         "vivace_attention": (c_int, (c_void_p, c_void_p, *numbers, *numbers, c_void_p)),
         "vivace_step": (c_int, (c_void_p, c_void_p, *numbers, *(c_void_p,) * 4)),

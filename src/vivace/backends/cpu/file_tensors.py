@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vivace.backends.cpu.binding import BF16, F32, INT4, INT8, Matrix, address
+from vivace.backends.cpu.binding import BF16, F16, F32, INT4, INT8, Matrix, address, instructions
 from vivace.backends.cpu.tensors import Array, PromptRows
 from vivace.checkpoint_files import (
     MAX_MAPPED_BYTES,
@@ -156,6 +156,7 @@ class FileModel:
         self.config = config
         self._tensors, self._codec = tensors, codec
         self._kept: dict[str, Array] = {}  # read more than once
+        self._has_vectors = instructions() != "portable"
         self._rows = PromptRows(self)
 
     def has_layer(self, layer: str) -> bool:
@@ -168,26 +169,31 @@ class FileModel:
 
     def vectors(self, table: str, ids: NDArray[np.int64]) -> Array:
         name = f"{table}.weight"
-        if self._tensors.type_of(name) != "BF16":
-            return self.array(name)[ids]
-        return (self._tensors.stored(name, "BF16")[ids].astype(np.uint32) << 16).view(np.float32)
+        if self._tensors.type_of(name) == "BF16":
+            rows = self._tensors.stored(name, "BF16")[ids]
+            return (rows.astype(np.uint32) << 16).view(np.float32)
+        found: Array = self._tensors.stored(name, "F16", "F32")[ids].astype(np.float32)
+        return found
 
     def matrix(self, layer: str) -> Matrix:
         weight, bias = f"{layer}.weight", f"{layer}.bias"
         added = self.array(bias) if bias in self._tensors else None
         if f"{layer}.scale" in self._tensors:
             return self._integers(layer, added)
-        is_half = self._tensors.type_of(weight) == "BF16"
-        numbers = self._tensors.stored(weight, "BF16") if is_half else self.array(weight)
+        numbers, kind = self._floats(weight)
         if numbers.ndim != 2 or not (added is None or added.shape == numbers.shape[:1]):
             raise BackendUnavailableError(f"{layer}: weight and bias are not as expected")
-        return Matrix.of(numbers, added, kind=BF16 if is_half else F32)
+        return Matrix.of(numbers, added, kind)
 
     def qkv(self, attention: str) -> Matrix:
         if self.has_layer(f"{attention}.qkv_proj"):
             return self._integers(f"{attention}.qkv_proj")
-        names = [f"{attention}.{part}_proj.weight" for part in "qkv"]
-        return Matrix.of(np.concatenate([self._tensors[name] for name in names]))
+        parts = [self._floats(f"{attention}.{part}_proj.weight") for part in "qkv"]
+        is_half = all(kind == F16 for _, kind in parts)
+        if not is_half and any(kind == BF16 for _, kind in parts):
+            raise BackendUnavailableError(f"{attention} has weights in bfloat16")
+        joined = np.concatenate([numbers for numbers, _ in parts])  # float32 if any part is
+        return Matrix.of(joined, kind=F16 if is_half else F32)
 
     def gate_and_up(self, mlp: str) -> tuple[Matrix, Matrix]:
         if not self.has_layer(f"{mlp}.gate_up_proj"):
@@ -205,6 +211,16 @@ class FileModel:
 
     def memory(self) -> dict[str, int]:
         return {"model": self._tensors.num_bytes, "codec": self._codec.num_bytes}
+
+    def _floats(self, name: str) -> tuple[Stored, int]:
+        """A matrix as the library reads it. Without vector instructions, float16 numbers are
+        converted here: the library would take longer."""
+        stored_type = self._tensors.type_of(name)
+        if stored_type == "F16" and self._has_vectors:
+            return self._tensors.stored(name, "F16"), F16
+        if stored_type == "BF16":
+            return self._tensors.stored(name, "BF16"), BF16
+        return self.array(name), F32
 
     def _integers(self, layer: str, bias: Array | None = None, rows: slice = slice(None)) -> Matrix:
         """Rows of a matrix in int8 or int4, as `model/quantized.py` describes it."""

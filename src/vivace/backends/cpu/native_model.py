@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from vivace.backends.base import Frames
 from vivace.backends.cpu.binding import (
+    F16,
     F32,
     INT8,
     STATUS,
@@ -87,7 +88,7 @@ class NativeModel:
         self._kept: list[Any] = []  # arrays and structures that the library reads
         spec = self._model_spec()
         self.has_integers = spec.codec_head.kind >= INT8
-        is_full = spec.codec_head.kind == F32
+        is_full = spec.codec_head.kind in (F32, F16)
         spec.has_half_cache = int(not is_full if has_half_cache is None else has_half_cache)
         handle = c_void_p()
         args = (byref(spec), instructions.encode(), num_threads, byref(handle))
@@ -99,12 +100,18 @@ class NativeModel:
         self._close = weakref.finalize(self, library().vivace_model_free, handle)
         self._close.atexit = False  # threads of the pool end with the process
 
-    def admit(self, spec: SlotSpec, rows: NDArray[np.float32]) -> NativeSlot:
-        """Read a prompt's rows [rows, hidden] into a new slot."""
+    def admit(self, spec: SlotSpec, rows: NDArray[np.float32], num_shared: int = 0) -> NativeSlot:
+        """Read a prompt's rows [rows, hidden] into a new slot. The keys and values of the first
+        `num_shared` rows are kept for later prompts that begin with the same rows."""
         handle = c_void_p()
-        args = (self.handle, byref(spec), address(rows), len(rows), byref(handle))
+        args = (self.handle, byref(spec), address(rows), len(rows), num_shared, byref(handle))
         check(library().vivace_slot_new(*args))
         return NativeSlot(self, handle)
+
+    @property
+    def prefix_bytes(self) -> int:
+        """Of the keys and values that are kept for later prompts."""
+        return int(library().vivace_prefix_bytes(self.handle))
 
     def extend(
         self, slot: NativeSlot, vectors: NDArray[np.float32], num_own: int, *, is_complete: bool

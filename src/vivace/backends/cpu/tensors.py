@@ -13,6 +13,8 @@ from vivace.errors import BackendUnavailableError
 from vivace.model.config import SPEAKER, ModelConfig
 from vivace.prompt import Prompt
 
+MAX_KEPT_BYTES = 4 << 20  # of text vectors; the embedded voice has 0.5 MB
+
 Array = NDArray[np.float32]
 
 
@@ -66,9 +68,24 @@ class PromptRows:
         widths = ((texts.in_, self._first.in_), (inner, self._second.in_))
         if any(a != b for a, b in (*widths, (self._second.out, self._width))):
             raise BackendUnavailableError("talker.text_projection has another shape")
+        # Vectors of a small vocabulary are kept.
+        has_room = 4 * texts.out * self._width <= MAX_KEPT_BYTES
+        self._kept = np.zeros((texts.out, self._width), np.float32) if has_room else None
+        self._is_kept = np.zeros(texts.out, bool)
 
     def text_vectors(self, ids: Sequence[int]) -> Array:
-        x = self._tensors.vectors("talker.model.text_embedding", np.asarray(ids, np.int64))
+        wanted = np.asarray(ids, np.int64)
+        if self._kept is None:
+            return self._project(wanted)
+        missing = np.unique(wanted[~self._is_kept[wanted]])
+        if len(missing):
+            self._kept[missing] = self._project(missing)
+            self._is_kept[missing] = True  # last: another thread may read the vectors
+        found: Array = self._kept[wanted]
+        return found
+
+    def _project(self, ids: NDArray[np.int64]) -> Array:
+        x = self._tensors.vectors("talker.model.text_embedding", ids)
         hidden = multiply(x, self._first, self._instructions)
         return multiply(_silu(hidden), self._second, self._instructions)
 
@@ -76,8 +93,8 @@ class PromptRows:
         codes = prompt.codes
         rows = np.zeros((len(codes), self._width), np.float32)
         for table, column in zip(self._tables, codes.T, strict=True):
-            present = column >= 0
-            rows[present] += self._tensors.vectors(table, column[present])
+            if (present := column >= 0).any():
+                rows[present] += self._tensors.vectors(table, column[present])
         if prompt.speaker is not None:
             rows[codes[:, 0] == SPEAKER] = prompt.speaker
         rows += self.text_vectors(prompt.text_ids)

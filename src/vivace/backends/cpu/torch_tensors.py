@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vivace.backends.cpu.binding import BF16, F32, INT4, INT8, Matrix
+from vivace.backends.cpu.binding import BF16, F16, F32, INT4, INT8, Matrix
 from vivace.backends.cpu.binding import multiply as multiply_arrays
 from vivace.backends.cpu.tensors import PromptRows
 from vivace.backends.host import prompt_rows, text_vectors
@@ -20,7 +20,7 @@ from vivace.model.quantized import QuantizedLinear
 from vivace.model.talker import Qwen3TTS
 from vivace.prompt import Prompt
 
-FLOAT_KINDS = {torch.float32: F32, torch.bfloat16: BF16}
+FLOAT_KINDS = {torch.float32: F32, torch.bfloat16: BF16, torch.float16: F16}
 
 
 class TorchTensors:

@@ -16,8 +16,9 @@ constexpr int GROUP = 32;      // inputs that share a scale
 constexpr int MAX_LANES = 8;   // partial sums of a group
 constexpr int PAGE = 64;       // positions of a page of keys and values
 constexpr int MAX_TILE_ROWS = 64;  // rows of a product that uses `scratch`
+constexpr int BLOCK_FLOATS = 4096;  // widened weights of a float product, half of a first-level cache
 
-enum Kind : int { F32 = 0, BF16 = 1, INT8 = 2, INT4 = 3 };
+enum Kind : int { F32 = 0, BF16 = 1, F16 = 2, INT8 = 3, INT4 = 4 };
 
 // Rows [out, in] of numbers in memory of the caller; the layouts are those of model/quantized.py.
 struct Matrix {
@@ -30,7 +31,7 @@ struct Matrix {
 
 // Inputs of products, rounded in groups. The last group of an INT8 matrix may be shorter.
 struct Inputs {
-    const float* x = nullptr;   // [rows, in], read by F32 and BF16
+    const float* x = nullptr;   // [rows, in], read by F32, BF16 and F16
     int8_t* codes = nullptr;    // [rows, in]; INT4 in an order of the instruction set
     float* scale = nullptr;     // [rows, groups]
     int32_t* start = nullptr;   // [rows, groups, MAX_LANES]: where partial sums start
@@ -119,11 +120,19 @@ static inline uint16_t to_half(float value) {  // rounds to nearest, ties to eve
 
 static inline int num_groups(int in) { return (in + GROUP - 1) / GROUP; }
 
+// Outputs of a float product whose weights are widened together: a multiple of 4.
+static inline int block_outputs(int in) {
+    const int count = in > 0 ? BLOCK_FLOATS / in / 4 * 4 : 4;
+    return count < 4 ? 4 : count;
+}
+
 // Memory for a copy of the inputs of a product and their scales, in tiles of sixteen rows and pairs of
-// groups.
+// groups, or for a block of widened weights.
 static inline size_t scratch_bytes(int num_rows, int in) {
     const size_t groups = (size_t(num_groups(in)) + 1) / 2 * 2, tiles = size_t(num_rows + 15) / 16;
-    return tiles * groups * 16 * (GROUP + sizeof(float));
+    const size_t inputs = tiles * groups * 16 * (GROUP + sizeof(float));
+    const size_t weights = size_t(in < BLOCK_FLOATS / 4 ? BLOCK_FLOATS : 4 * in) * sizeof(float);
+    return inputs < weights ? weights : inputs;
 }
 
 // Starts of the four partial sums of an INT4 group: sum i has inputs 4i to 4i + 3 of both halves.

@@ -8,7 +8,7 @@
 namespace vivace {
 namespace {
 
-constexpr int W = 8, MAX_TILE = 2, INTEGER_TILE = 4, NUM_STREAMS = 2;
+constexpr int W = 8, MAX_TILE = 2, INTEGER_TILE = 4, NUM_STREAMS = 2, ONE_ROW_TILE = 8;
 constexpr size_t AHEAD = 1024;  // bytes of weights to prefetch ahead
 
 using V = __m256;
@@ -46,6 +46,32 @@ inline float sum(V a) {
     x = _mm_add_ps(x, _mm_movehl_ps(x, x));
     return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
 }
+
+// Sums the lanes of eight vectors in the order of `sum`.
+inline void sum_eight(const V* x, float* out) {
+    V halves[4];  // of vectors i and i + 4
+    UNROLL for (int i = 0; i < 4; ++i)
+        halves[i] = add(_mm256_permute2f128_ps(x[i], x[i + 4], 0x20),
+                        _mm256_permute2f128_ps(x[i], x[i + 4], 0x31));
+    V pairs[2];
+    UNROLL for (int i = 0; i < 2; ++i) {
+        const V a = halves[2 * i], b = halves[2 * i + 1];
+        pairs[i] = add(_mm256_shuffle_ps(a, b, 0x44), _mm256_shuffle_ps(a, b, 0xee));
+    }
+    store(out, add(_mm256_shuffle_ps(pairs[0], pairs[1], 0x88),
+                   _mm256_shuffle_ps(pairs[0], pairs[1], 0xdd)));
+}
+
+template <int OUT, int ROWS>
+inline void sum_tile(const V (&total)[OUT][ROWS], float (&out)[OUT][ROWS]) {
+    constexpr int SIZE = OUT * ROWS;
+    const V* x = &total[0][0];
+    float* to = &out[0][0];
+    UNROLL for (int i = 0; i + 8 <= SIZE; i += 8) sum_eight(x + i, to + i);
+    UNROLL for (int i = SIZE / 8 * 8; i < SIZE; ++i) to[i] = sum(x[i]);
+}
+#define HAS_SUM_TILE
+
 inline float maximum(V a) {
     __m128 x = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     x = _mm_max_ps(x, _mm_movehl_ps(x, x));

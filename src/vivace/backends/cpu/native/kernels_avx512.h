@@ -1,6 +1,6 @@
 // Vectors of AVX-512 (F, BW, DQ, VL), and int4 products with VNNI. Included by the files of its
 // instruction sets.
-constexpr int W = 16, MAX_TILE = 4, INTEGER_TILE = 4, NUM_STREAMS = 2;
+constexpr int W = 16, MAX_TILE = 4, INTEGER_TILE = 4, NUM_STREAMS = 2, ONE_ROW_TILE = 16;
 constexpr size_t AHEAD = 1024;  // bytes of int4 weights to prefetch ahead
 
 using V = __m512;
@@ -45,12 +45,13 @@ inline float maximum(V a) { return _mm512_reduce_max_ps(a); }
 // takes a quarter of the shuffles.
 template <int OUT, int ROWS>
 inline void sum_tile(const V (&total)[OUT][ROWS], float (&out)[OUT][ROWS]) {
-    if constexpr (OUT == 4 && ROWS == 4) {
-        V quarters[4];  // of one row: the outputs as four blocks of four partial sums
+    if constexpr (OUT * ROWS == 16) {
+        const V* x = &total[0][0];
+        V quarters[4];  // vectors r, 4 + r, 8 + r and 12 + r as four blocks of four partial sums
         UNROLL for (int r = 0; r < 4; ++r) {
             V halves[2];
             UNROLL for (int i = 0; i < 2; ++i) {
-                const V a = total[2 * i][r], b = total[2 * i + 1][r];
+                const V a = x[8 * i + r], b = x[8 * i + 4 + r];
                 halves[i] = add(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
             }
             quarters[r] = add(_mm512_shuffle_f32x4(halves[0], halves[1], 0x88),

@@ -7,12 +7,14 @@
 //   nearest, power_of_two  on such vectors; vmax(a, b) is b where b is NaN
 //   sum, maximum           of a vector
 //   sum_tile               sums of all vectors of a tile, if HAS_SUM_TILE is defined
+//   ONE_ROW_TILE           outputs per pass of float products with one row of inputs
 //   store_codes            whole numbers to int8
 //   MAX_TILE               rows of inputs per pass: 1 or 2, or 4 with 32 registers
 //   arrange                finishes a rounded group of a row: order of codes, starts of sums
 //   the names that kernels_integer_tiles.h needs
 
 constexpr float MAX_CODE = 127.0f;
+constexpr int MIN_BLOCK_ROWS = 8;  // rows for which widening a block of weights takes little time
 
 // Whether all numbers are finite; raises `largest` to the largest magnitude.
 static bool scan(const float* x, int size, float& largest) {
@@ -75,6 +77,12 @@ struct Bf16Rows {
     static constexpr size_t SIZE = 2;
     static V vector(const char* p) { return load_bf16(reinterpret_cast<const uint16_t*>(p)); }
     static float number(const char* p) { return from_bf16(*reinterpret_cast<const uint16_t*>(p)); }
+};
+
+struct HalfRows {
+    static constexpr size_t SIZE = 2;
+    static V vector(const char* p) { return load_half(reinterpret_cast<const uint16_t*>(p)); }
+    static float number(const char* p) { return from_half(*reinterpret_cast<const uint16_t*>(p)); }
 };
 
 #ifndef HAS_SUM_TILE
@@ -152,14 +160,73 @@ static void multiply_tiles(const Product& p, int o) {
     for (; o < p.end; ++o) compute_rows<Tile, 1>(p, o);
 }
 
+// ROWS rows and all outputs of a block.
+template <int ROWS>
+static inline void compute_outputs(const Product& p, int r) {
+    int o = 0;
+    for (; o + 4 <= p.end; o += 4) compute<FloatTile<FloatRows>, 4, ROWS>(p, o, r);
+    for (; o < p.end; ++o) compute<FloatTile<FloatRows>, 1, ROWS>(p, o, r);
+}
+
+// The weights of a block are read once from each level of the caches, and the rows once per block.
+static void multiply_block(const Product& p) {
+    int r = 0;
+    if constexpr (MAX_TILE >= 4)
+        for (; r + 4 <= p.num_rows; r += 4) compute_outputs<4>(p, r);
+    if constexpr (MAX_TILE >= 2)
+        for (; r + 2 <= p.num_rows; r += 2) compute_outputs<2>(p, r);
+    for (; r < p.num_rows; ++r) compute_outputs<1>(p, r);
+}
+
+template <class Rows>
+static inline void widen(const char* from, size_t size, float* to) {
+    size_t i = 0;
+    for (; i + W <= size; i += W) store(to + i, Rows::vector(from + i * Rows::SIZE));
+    for (; i < size; ++i) to[i] = Rows::number(from + i * Rows::SIZE);
+}
+
+// Many rows: weights are widened in blocks.
+template <class Rows>
+static void multiply_widened(const Product& p) {
+    const size_t in = size_t(p.matrix->in), stride = in * Rows::SIZE;
+    const char* weight = static_cast<const char*>(p.matrix->weight);
+    Matrix block = *p.matrix;
+    block.kind = F32;
+    block.weight = p.scratch;
+    for (int o = p.begin, most = block_outputs(p.matrix->in); o < p.end; o += most) {
+        block.out = p.end - o < most ? p.end - o : most;
+        widen<Rows>(weight + size_t(o) * stride, size_t(block.out) * in,
+                    reinterpret_cast<float*>(p.scratch));
+        if (p.matrix->bias) block.bias = p.matrix->bias + o;
+        Product part = p;
+        part.matrix = &block;
+        part.begin = 0;
+        part.end = block.out;
+        part.out = p.out + o;
+        multiply_block(part);
+    }
+}
+
+// The sums of an output and a row run in one order, for any number of rows.
+template <class Rows>
+static void multiply_floats(const Product& p) {
+    if (p.num_rows >= MIN_BLOCK_ROWS && p.scratch) return multiply_widened<Rows>(p);
+    if (p.num_rows > 1) return multiply_tiles<FloatTile<Rows>, 4>(p, p.begin);
+    int o = p.begin;
+    for (; o + ONE_ROW_TILE <= p.end; o += ONE_ROW_TILE)
+        compute<FloatTile<Rows>, ONE_ROW_TILE, 1>(p, o, 0);
+    multiply_tiles<FloatTile<Rows>, 4>(p, o);
+}
+
 #include "kernels_integer_tiles.h"
 
 static void multiply(const Product& p) {
     switch (p.matrix->kind) {
         case INT8: return multiply_int8(p);
         case INT4: return multiply_integers<Int4Tile>(p);
-        case BF16: return multiply_tiles<FloatTile<Bf16Rows>, 4>(p, p.begin);
-        default: return multiply_tiles<FloatTile<FloatRows>, 4>(p, p.begin);
+        case BF16: return multiply_floats<Bf16Rows>(p);
+        case F16: return multiply_floats<HalfRows>(p);
+        default: return multiply_floats<FloatRows>(p);
     }
 }
 

@@ -1,7 +1,7 @@
 // NEON vectors; included by the files of ARM instruction sets.
 #include <arm_neon.h>
 
-constexpr int W = 4, MAX_TILE = 4;
+constexpr int W = 4, MAX_TILE = 4, ONE_ROW_TILE = 8;
 
 using V = float32x4_t;
 

@@ -2,25 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <new>
 
 namespace vivace {
-
-void FreeDeleter::operator()(void* p) const { std::free(p); }
-
-Bytes allocate(size_t size) {
-    void* memory = nullptr;
-    if (posix_memalign(&memory, 64, size ? size : 64)) throw std::bad_alloc();
-    return Bytes(static_cast<char*>(memory));
-}
-
-void Cache::reserve(int num_positions, size_t page_bytes) {
-    while (pages.size() * PAGE < size_t(num_positions)) {
-        owned.push_back(allocate(page_bytes));
-        pages.push_back(owned.back().get());
-    }
-}
 
 void Buffers::resize(int rows, int width) {
     const size_t groups = size_t(num_groups(width)), count = size_t(rows);
@@ -43,7 +26,8 @@ Model::Model(const ModelSpec& spec, const Kernels* kernels, int num_threads)
       kernels_(kernels),
       pool_(num_threads),
       talker_(make_stack(spec.talker)),
-      predictor_(make_stack(spec.predictor)) {
+      predictor_(make_stack(spec.predictor)),
+      prefixes_(size_t(spec.talker.hidden), talker_.layout) {
     int width = 0, heads = 0, queries = 0, inter = 0;
     for (const StackSpec* each : {&spec_.talker, &spec_.predictor}) {
         queries = std::max(queries, each->heads * each->head_dim);
@@ -77,14 +61,15 @@ Model::Model(const ModelSpec& spec, const Kernels* kernels, int num_threads)
     sequences_.reserve(MAX_SLOTS);
     for (auto* slots : {&reading_, &ready_, &active_}) slots->reserve(MAX_SLOTS);
     for (auto* indices : {&ready_index_, &active_index_}) indices->reserve(MAX_SLOTS);
-    for (Cache& cache : predictor_caches_) cache.reserve(spec_.num_groups, predictor_.page_bytes);
+    for (Cache& cache : predictor_caches_)
+        cache.reserve(spec_.num_groups, predictor_.layout.page_bytes());
 }
 
 Model::Stack Model::make_stack(const StackSpec& spec) const {
     Stack stack;
     stack.spec = spec;
-    stack.head_bytes = size_t(PAGE) * spec.head_dim * (spec_.has_half_cache ? 2 : 4);
-    stack.page_bytes = stack.head_bytes * 2 * spec.kv_heads * spec.num_layers;
+    stack.layout.block_bytes = size_t(PAGE) * spec.head_dim * (spec_.has_half_cache ? 2 : 4);
+    stack.layout.num_blocks = size_t(2) * spec.kv_heads * spec.num_layers;
     stack.cos.resize(size_t(MAX_ROWS) * spec.head_dim / 2);
     stack.sin.resize(stack.cos.size());
     return stack;
@@ -118,12 +103,14 @@ void Model::extend(Slot& slot, const float* vectors, int count, int num_own, boo
     slot.is_complete = is_complete;
 }
 
-void Model::prefill(Slot& slot, const float* rows, int num_rows) {
+void Model::prefill(Slot& slot, const float* rows, int num_rows, int num_shared) {
     const size_t hidden = size_t(spec_.talker.hidden);
-    slot.cache.reserve(num_rows, talker_.page_bytes);
+    num_shared = std::min(num_shared, num_rows - 1);  // the last row gives the hidden state
+    slot.cache.reserve(num_rows, page_bytes());
     reserve_weights(num_rows);
+    const int num_known = prefixes_.restore(rows, num_shared, slot.cache);
     pool_.run([&](int thread) {
-        for (int start = 0; start < num_rows; start += MAX_ROWS) {
+        for (int start = num_known; start < num_rows; start += MAX_ROWS) {
             const int count = std::min(MAX_ROWS, num_rows - start);
             if (thread == 0) {
                 memcpy(x_.data(), rows + start * hidden, count * hidden * sizeof(float));
@@ -141,6 +128,7 @@ void Model::prefill(Slot& slot, const float* rows, int num_rows) {
             pool_.barrier();
         }
     });
+    if (num_known < num_shared) prefixes_.keep(rows, num_shared, slot.cache);
 }
 
 // Reads rows like a prompt, into keys and values that are dropped.
@@ -172,7 +160,7 @@ void Model::run_pass(Slot* const* slots, int count, int num_frames, int first,
     for (int i = 0; i < count; ++i) {
         Slot& slot = *slots[i];
         const int most = std::min(num_frames, slot.spec.max_frames - slot.num_frames);
-        slot.cache.reserve(slot.cache.length + most, talker_.page_bytes);
+        slot.cache.reserve(slot.cache.length + most, page_bytes());
         reserve_weights(slot.cache.length + most);
         goals[size_t(i)] = slot.num_frames;
         out.lengths[i] = 0;
@@ -349,7 +337,9 @@ void Model::add_vector(int codebook, int code, float* to, float* sum) const {
     const float* floats = static_cast<const float*>(table.weight) + start;
     const uint16_t* halves = static_cast<const uint16_t*>(table.weight) + start;
     for (int i = 0; i < table.in; ++i) {
-        const float value = table.kind == F32 ? floats[i] : from_bf16(halves[i]);
+        const float value = table.kind == F32    ? floats[i]
+                            : table.kind == BF16 ? from_bf16(halves[i])
+                                                 : from_half(halves[i]);
         if (to) to[i] = value;
         sum[i] += value;
     }
@@ -486,7 +476,7 @@ void Model::attend_head(Local& local, Stack& stack, const LayerSpec& layer, int 
     const int group = s.heads / s.kv_heads;
     const size_t dim = size_t(s.head_dim), queries = size_t(s.heads) * dim;
     const size_t stride = queries + 2 * size_t(s.kv_heads) * dim;
-    const size_t keys = (size_t(index) * s.kv_heads + head) * 2 * stack.head_bytes;
+    const size_t keys = (size_t(index) * s.kv_heads + head) * 2 * stack.layout.block_bytes;
     store_keys(stack, layer, index, sequence, head, local.queries.data());
     for (int i = std::max(0, first - sequence.first); i < sequence.count; ++i) {
         const size_t row = size_t(sequence.first + i);
@@ -499,7 +489,7 @@ void Model::attend_head(Local& local, Stack& stack, const LayerSpec& layer, int 
         const int length = sequence.position + i + 1;
         kernels_->attend({local.queries.data(), group, s.head_dim,
                           attended_.data() + row * queries + size_t(head) * group * dim,
-                          sequence.cache->pages.data(), keys, keys + stack.head_bytes, length,
+                          sequence.cache->pages.data(), keys, keys + stack.layout.block_bytes, length,
                           spec_.has_half_cache != 0, local.weights.data()});
         if (sequence.watched && sequence.watched->spec.watched_layer == index)
             note_place(sequence, length, head * group, group, local.weights.data());
@@ -514,8 +504,8 @@ void Model::store_keys(Stack& stack, const LayerSpec& layer, int index, const Se
     const StackSpec& s = stack.spec;
     const size_t dim = size_t(s.head_dim), kv_width = size_t(s.kv_heads) * dim;
     const size_t stride = size_t(s.heads) * dim + 2 * kv_width;
-    const size_t start = (size_t(index) * s.kv_heads + head) * 2 * stack.head_bytes;
-    const size_t row_bytes = stack.head_bytes / PAGE;
+    const size_t start = (size_t(index) * s.kv_heads + head) * 2 * stack.layout.block_bytes;
+    const size_t row_bytes = stack.layout.row_bytes();
     for (int i = 0; i < sequence.count; ++i) {
         const int row = sequence.first + i, position = sequence.position + i;
         const float* key = qkv_.data() + size_t(row) * stride + size_t(s.heads) * dim + head * dim;
@@ -525,10 +515,10 @@ void Model::store_keys(Stack& stack, const LayerSpec& layer, int index, const Se
         rotate(stack, row, scratch);
         if (spec_.has_half_cache) {
             kernels_->store_half(scratch, s.head_dim, to);
-            kernels_->store_half(key + kv_width, s.head_dim, to + stack.head_bytes);
+            kernels_->store_half(key + kv_width, s.head_dim, to + stack.layout.block_bytes);
         } else {
             memcpy(to, scratch, row_bytes);
-            memcpy(to + stack.head_bytes, key + kv_width, row_bytes);
+            memcpy(to + stack.layout.block_bytes, key + kv_width, row_bytes);
         }
     }
 }

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <vector>
 
+#include "cache.h"
 #include "kernels.h"
 #include "sampling.h"
 #include "threads.h"
@@ -37,7 +38,7 @@ struct ModelSpec {
     Matrix codec_head;
     Matrix projection;          // talker's width to predictor's; without weight: none
     const Matrix* heads;        // of codebooks 1 and up
-    const Matrix* tables;       // embeddings of all codebooks, F32 or BF16
+    const Matrix* tables;       // embeddings of all codebooks: F32, BF16 or F16
     int num_groups, vocab, predictor_vocab, eos;
     const uint8_t *banned, *early_banned;  // [vocab]
     const float* pad_vector;               // [talker.hidden]
@@ -61,22 +62,6 @@ struct Place {
 };
 
 // -- state -------------------------------------------------------------------------------------------
-
-struct FreeDeleter {
-    void operator()(void* p) const;
-};
-using Bytes = std::unique_ptr<char[], FreeDeleter>;
-
-Bytes allocate(size_t size);  // aligned to a cache line; throws std::bad_alloc
-
-// Keys and values of one sequence.
-struct Cache {
-    std::vector<Bytes> owned;
-    std::vector<char*> pages;
-    int length = 0;
-
-    void reserve(int num_positions, size_t page_bytes);
-};
 
 struct Slot {
     SlotSpec spec;
@@ -103,7 +88,8 @@ struct Sequence {
 
 // Inputs of products, for a number of rows.
 struct Buffers {
-    std::vector<float> x, scale;
+    Floats x;
+    std::vector<float> scale;
     std::vector<int8_t> codes;
     std::vector<int32_t> start;
 
@@ -129,19 +115,22 @@ public:
     Model(const ModelSpec& spec, const Kernels* kernels, int num_threads);
 
     std::unique_ptr<Slot> make_slot(const SlotSpec& spec);
-    void prefill(Slot& slot, const float* rows, int num_rows);
+    // Keys and values of the first `num_shared` rows are kept for later prompts.
+    void prefill(Slot& slot, const float* rows, int num_rows, int num_shared = 0);
     void extend(Slot& slot, const float* vectors, int count, int num_own, bool is_complete);
     void read_attention(const float* rows, int num_rows, const AttentionRecord& record);
     void step(Slot* const* slots, int count, int num_frames, const StepOut& out);
 
-    size_t page_bytes() const { return talker_.page_bytes; }
+    size_t page_bytes() const { return talker_.layout.page_bytes(); }
+
+    size_t prefix_bytes() const { return prefixes_.num_bytes(); }
 
     std::mutex mutex;  // one call at a time
 
 private:
     struct Stack {
         StackSpec spec;
-        size_t head_bytes, page_bytes;
+        PageLayout layout;
         std::vector<float> cos, sin;  // [MAX_ROWS, head_dim / 2], of the rows of a sweep
     };
 
@@ -188,8 +177,10 @@ private:
     Stack talker_, predictor_;
     std::vector<Local> locals_;
     Buffers shared_;
-    std::vector<float> x_, qkv_, attended_, gated_, up_, wide_, logits_, gathered_;
+    Floats x_, qkv_, attended_, gated_, up_, wide_, gathered_;
+    std::vector<float> logits_;
     std::vector<Cache> predictor_caches_;
+    PrefixCache prefixes_;
     // The plan of a sweep and of a frame, written by thread 0.
     std::vector<Sequence> sequences_;
     std::vector<Slot*> reading_, ready_, active_;

@@ -41,12 +41,13 @@ VIVACE_API int vivace_model_new(const ModelSpec* spec, const char* instructions,
 
 VIVACE_API void vivace_model_free(Model* model) { delete model; }
 
-// Reads a prompt's rows [num_rows, hidden] into a new slot.
+// Reads a prompt's rows [num_rows, hidden] into a new slot. Later prompts may begin with the same
+// `num_shared` rows.
 VIVACE_API int vivace_slot_new(Model* model, const SlotSpec* spec, const float* rows, int num_rows,
-                               Slot** slot) {
+                               int num_shared, Slot** slot) {
     return guarded(model, [&] {
         auto made = model->make_slot(*spec);
-        model->prefill(*made, rows, num_rows);
+        model->prefill(*made, rows, num_rows, num_shared);
         *slot = made.release();
     });
 }
@@ -56,6 +57,13 @@ VIVACE_API void vivace_slot_free(Slot* slot) { delete slot; }
 // Bytes of keys and values.
 VIVACE_API int64_t vivace_slot_bytes(const Slot* slot, const Model* model) {
     return int64_t(slot->cache.pages.size()) * model->page_bytes();
+}
+
+// Bytes of the keys and values that are kept for later prompts.
+VIVACE_API int64_t vivace_prefix_bytes(Model* model) {
+    int64_t num_bytes = 0;
+    guarded(model, [&] { num_bytes = int64_t(model->prefix_bytes()); });
+    return num_bytes;
 }
 
 VIVACE_API int vivace_slot_extend(Model* model, Slot* slot, const float* vectors, int count,

@@ -26,12 +26,14 @@ std::vector<float> multiply(const Kernels& kernels, const Matrix& m, const std::
     std::vector<int8_t> codes(rows * in);
     std::vector<float> scale(rows * groups), out(size_t(rows) * m.out, 1.0f);
     std::vector<int32_t> start(rows * groups * MAX_LANES);
-    for (size_t row = 0; row < size_t(rows); ++row)
+    std::vector<char> scratch(scratch_bytes(rows, m.in) + 64);
+    char* aligned = scratch.data() + (64 - uintptr_t(scratch.data()) % 64);
+    for (size_t row = 0; row < size_t(rows) && m.kind >= INT8; ++row)
         kernels.round_row(m.kind, x.data() + row * in, m.in, codes.data() + row * in,
                           scale.data() + row * groups, start.data() + row * groups * MAX_LANES);
     for (int o = 0; o < m.out; o += part)
         kernels.multiply({&m, {x.data(), codes.data(), scale.data(), start.data()}, rows, o,
-                          std::min(o + part, m.out), out.data(), size_t(m.out), true});
+                          std::min(o + part, m.out), out.data(), size_t(m.out), true, aligned});
     return out;
 }
 
@@ -42,7 +44,7 @@ int main(int, char** arguments) {
     if (!first || !second) return std::puts("an instruction set is missing"), 2;
     const float limit = float(std::atof(arguments[3]));
     int num_failed = 0, num_compared = 0;
-    for (const int kind : {INT8, INT4})
+    for (const int kind : {F32, F16, INT8, INT4})
         for (const int in : {32, 84, 160, 1024})
             for (const int out : {1, 3, 4, 11, 37})
                 for (int rows = 1; rows <= 9; ++rows) {
@@ -54,8 +56,14 @@ int main(int, char** arguments) {
                     for (float& each : scale) each = 0.01f * (1.5f + draw());
                     for (uint16_t& each : halves) each = to_half(0.01f * (1.5f + draw()));
                     for (float& each : x) each = draw();
+                    std::vector<float> floats(weight.size());
+                    std::vector<uint16_t> float16s(weight.size());
+                    for (size_t i = 0; i < weight.size(); ++i)
+                        float16s[i] = to_half(0.1f * draw()), floats[i] = from_half(float16s[i]);
                     Matrix m;
                     m.kind = kind, m.out = out, m.in = in, m.weight = weight.data();
+                    if (kind == F32) m.weight = floats.data();
+                    if (kind == F16) m.weight = float16s.data();
                     m.scale = kind == INT8 ? static_cast<void*>(scale.data()) : halves.data();
                     const auto a = multiply(*first, m, x, rows, 1);
                     const auto b = multiply(*second, m, x, rows, out);

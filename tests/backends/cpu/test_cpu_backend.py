@@ -32,7 +32,7 @@ from vivace.model.config import Head
 from vivace.prompt import Prompt, build_prompt
 from vivace.speech import SamplingParams
 
-INSTRUCTION_SETS = ("portable", "dotprod", "i8mm", "avx2", "avx512", "amx")
+INSTRUCTION_SETS = ("portable", "dotprod", "i8mm", "avx2", "avx512f", "avx512", "amx")
 TEXTS = ("Hay.", "More hay than anyone can use.", "1, 2, 3!")
 
 

@@ -16,7 +16,7 @@ from vivace.backends.cpu.build import find_refusal
 from vivace.model.quantized import QuantizedLinear, multiply, quantize
 from vivace.sampling import NoiseTable, Shape, draw, talker_scores
 
-INSTRUCTION_SETS = ("portable", "dotprod", "i8mm", "avx2", "avx512", "amx")
+INSTRUCTION_SETS = ("portable", "dotprod", "i8mm", "avx2", "avx512f", "avx512", "amx")
 SHAPES = [(1, 32), (7, 96), (16, 160), (37, 1024), (21, 1152), (6, 84), (9, 20)]
 
 pytestmark = pytest.mark.skipif(find_refusal() is not None, reason="the library cannot be built")

@@ -37,15 +37,17 @@ FLAGS = (
 )
 FAST_FLAGS = ("-O3",)  # of files with kernels, whose loops take the time
 LINK_FLAGS = ("-shared", "-pthread")
-AVX512 = (
-    *("-march=skylake-avx512", "-mavx512vnni", "-mprefer-vector-width=512"),
+AVX512F = (
+    *("-march=skylake-avx512", "-mprefer-vector-width=512"),
     *("-Wno-uninitialized", "-Wno-maybe-uninitialized"),  # in the compiler's own header
 )
+AVX512 = (*AVX512F, "-mavx512vnni")
 # Flags of files for one instruction set, by the last word of the file's name. The file checks the
 # compiler's macros: if the compiler rejects the flags, it is compiled without them and is empty.
 TARGET_FLAGS: dict[str, dict[str, tuple[str, ...]]] = {
     "x86_64": {
         "avx2": ("-mavx2", "-mfma", "-mf16c"),
+        "avx512f": AVX512F,
         "avx512": AVX512,
         "amx": (*AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
     },

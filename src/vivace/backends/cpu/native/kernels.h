@@ -78,6 +78,7 @@ const Kernels* portable_kernels();
 const Kernels* dotprod_kernels();
 const Kernels* i8mm_kernels();
 const Kernels* avx2_kernels();
+const Kernels* avx512f_kernels();
 const Kernels* avx512_kernels();
 const Kernels* amx_kernels();
 

@@ -16,6 +16,8 @@ namespace {
 
 #include "kernels_avx512.h"
 
+#include "kernels_vnni_int4.h"
+
 #include "kernels_vnni.h"
 
 constexpr int TILE_ROWS = 16;          // rows of inputs of a tile

@@ -10,6 +10,8 @@ namespace {
 
 #include "kernels_avx512.h"
 
+#include "kernels_vnni_int4.h"
+
 #include "kernels_vnni.h"
 
 inline void multiply_int8(const Product& p) { multiply_blocks(p, p.begin); }

@@ -8,13 +8,16 @@
 //   sum, maximum           of a vector
 //   sum_tile               sums of all vectors of a tile, if HAS_SUM_TILE is defined
 //   ONE_ROW_TILE           outputs per pass of float products with one row of inputs
+//   round_row, multiply_int8, multiply_int4, if HAS_OTHER_INTEGERS is defined; otherwise:
 //   store_codes            whole numbers to int8
 //   MAX_TILE               rows of inputs per pass: 1 or 2, or 4 with 32 registers
 //   arrange                finishes a rounded group of a row: order of codes, starts of sums
 //   the names that kernels_integer_tiles.h needs
 
-constexpr float MAX_CODE = 127.0f;
 constexpr int MIN_BLOCK_ROWS = 8;  // rows for which widening a block of weights takes little time
+
+#ifndef HAS_OTHER_INTEGERS
+constexpr float MAX_CODE = 127.0f;
 
 // Whether all numbers are finite; raises `largest` to the largest magnitude.
 static bool scan(const float* x, int size, float& largest) {
@@ -64,6 +67,8 @@ static void round_row(int kind, const float* x, int in, int8_t* codes, float* sc
         arrange(kind, plain, g, count, size, codes, start);
     }
 }
+
+#endif
 
 // -- float products ------------------------------------------------------------------------------
 
@@ -218,12 +223,14 @@ static void multiply_floats(const Product& p) {
     multiply_tiles<FloatTile<Rows>, 4>(p, o);
 }
 
+#ifndef HAS_OTHER_INTEGERS
 #include "kernels_integer_tiles.h"
+#endif
 
 static void multiply(const Product& p) {
     switch (p.matrix->kind) {
         case INT8: return multiply_int8(p);
-        case INT4: return multiply_integers<Int4Tile>(p);
+        case INT4: return multiply_int4(p);
         case BF16: return multiply_floats<Bf16Rows>(p);
         case F16: return multiply_floats<HalfRows>(p);
         default: return multiply_floats<FloatRows>(p);

@@ -63,6 +63,8 @@ static void multiply_integers(const Product& p) {
 #endif
 }
 
+static void multiply_int4(const Product& p) { multiply_integers<Int4Tile>(p); }
+
 #ifndef HAS_INT8_BLOCKS
 static void multiply_int8(const Product& p) { multiply_integers<Int8Tile>(p); }
 #endif

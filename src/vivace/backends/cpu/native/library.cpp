@@ -43,11 +43,18 @@ bool has_avx2() {
 #endif
 }
 
-bool has_avx512() {
+bool has_avx512f() {
 #if defined(__x86_64__)
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx512vnni");
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+#else
+    return false;
+#endif
+}
+
+bool has_vnni() {
+#if defined(__x86_64__)
+    return has_avx512f() && __builtin_cpu_supports("avx512vnni");
 #else
     return false;
 #endif
@@ -57,8 +64,9 @@ bool has_avx512() {
 
 const Kernels* find_kernels(const char* name) {
     const Kernels* known[] = {
-        has_avx512() ? amx_kernels() : nullptr,
-        has_avx512() ? avx512_kernels() : nullptr,
+        has_vnni() ? amx_kernels() : nullptr,
+        has_vnni() ? avx512_kernels() : nullptr,
+        has_avx512f() ? avx512f_kernels() : nullptr,
         has_avx2() ? avx2_kernels() : nullptr,
         has_i8mm() ? i8mm_kernels() : nullptr,
         has_dotprod() ? dotprod_kernels() : nullptr,

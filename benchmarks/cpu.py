@@ -48,18 +48,20 @@ def main() -> None:
                 figures = measure_apart(arguments, threads)
             results.append({"threads": threads or "default", "contended": is_contended, **figures})
             print_row(results[-1])
-    if arguments.json:
-        from vivace.cli.bench.machine import machine
+            write(arguments, results)
 
-        report = {
-            "benchmark": "cpu",
-            "model": arguments.model or "embedded",
-            "machine": machine(),
-            "note": arguments.note,
-            "results": results,
-        }
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        write_report(arguments.json, report)
+
+def write(arguments: argparse.Namespace, results: list[dict[str, Any]]) -> None:
+    from vivace.cli.bench.machine import machine
+
+    report = {
+        "benchmark": "cpu",
+        "model": arguments.model or "embedded",
+        "machine": machine(),
+        "note": arguments.note,
+        "results": results,
+    }
+    write_report(arguments.json, report)
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -172,6 +172,22 @@ def test_script_refuses_an_unknown_stage(script: str, tmp_path: Path) -> None:
     assert "unknown stage unknown" in done.stderr
 
 
+def test_cpu_script_leaves_out_what_does_not_fit(tmp_path: Path) -> None:
+    environment = {**os.environ, "OUT": str(tmp_path), "WORK": str(tmp_path), "TOTAL": "1"}
+    command = ["bash", str(FOLDER / "cpu.sh"), "brief"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0
+    for name in ("cpu-calls-1.7B", "cpu-calls-0.6B", "cpu-mini-cpp", "command", "cpu-models-0.6B"):
+        assert f"{name}: left out" in done.stdout
+
+
+def test_cpu_summary_prints_all_tables(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    run("cpu_summary.py", FOLDER / "results", "--suffix=-2cores")
+    printed = capsys.readouterr().out
+    rows = ("| 1.7B, int4 | 2 |", "| 1.7B, int8, `cpu` | 2 |", "| int8 | 2 | 8 |", "| 1 | 0.")
+    assert all(row in printed for row in rows)
+
+
 @pytest.mark.parametrize("script", ["cpu.sh", "gpu.sh"])
 def test_script_names_existing_files(script: str) -> None:
     paths = set(files_of(script))

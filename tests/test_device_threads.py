@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from threading import Event, Thread
 
 import pytest
@@ -13,7 +14,13 @@ import torch
 from tests.support.slots import plain_backend
 from vivace import TTS
 from vivace.backends.base import Frames
-from vivace.device import SMALL_MODEL_BYTES, default_threads, pick_threads, use_threads
+from vivace.device import (
+    SMALL_MODEL_BYTES,
+    count_processors,
+    default_threads,
+    pick_threads,
+    use_threads,
+)
 from vivace.errors import RequestError
 from vivace.model.precision import full_precision
 from vivace.serve.settings import ServeSettings
@@ -31,7 +38,44 @@ def test_pick_threads_is_one_for_a_small_model_on_a_cpu() -> None:
     assert pick_threads(None, "cpu", SMALL_MODEL_BYTES - 1) == 1
     assert pick_threads(None, "cpu", SMALL_MODEL_BYTES) is None
     assert pick_threads(None, "cuda", 1) is None
+    assert pick_threads(1, "cpu", 1) == 1
+
+
+def test_threads_are_limited_to_the_processors(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("vivace.device.count_processors", lambda: 3)
     assert pick_threads(3, "cpu", 1) == 3
+    assert not caplog.messages
+    assert pick_threads(64, "cpu", 1) == 3
+    assert caplog.messages == ["threads is 64; this process may use 3 processor(s)"]
+    monkeypatch.setattr("vivace.device.count_processors", lambda: 1)
+    assert default_threads() == 1
+
+
+@pytest.mark.parametrize(
+    ("files", "wanted"),
+    [
+        ({"cpu.max": "100000 100000\n"}, 1),
+        ({"cpu.max": "1 100000\n"}, 1),
+        ({"cpu.max": "150000 100000\n"}, 2),
+        ({"cpu.max": "max 100000\n"}, None),
+        ({"cpu.max": "junk"}, None),
+        ({"cpu.max": ""}, None),
+        ({"cpu/cpu.cfs_quota_us": "100000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 1),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+        ({"cpu/cpu.cfs_quota_us": "100000\n", "cpu/cpu.cfs_period_us": "0\n"}, None),
+        ({}, None),
+    ],
+)
+def test_processors_are_limited_by_the_quota_of_a_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], wanted: int | None
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(9)), raising=False)
+    assert count_processors(tmp_path) == (wanted or 9)
 
 
 def test_default_threads_are_those_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,6 +84,7 @@ def test_default_threads_are_those_of_pytorch(monkeypatch: pytest.MonkeyPatch) -
     torch.set_num_threads(2)
     assert default_threads() == 2
     monkeypatch.delitem(sys.modules, "torch")
+    monkeypatch.setattr("vivace.device.count_processors", lambda: 8)
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     assert default_threads() == 7
     for invalid in ("0", "many", ""):
@@ -64,7 +109,8 @@ def test_invalid_number_of_threads_is_rejected(threads: object, words: str) -> N
         TTS.load(threads=threads, device="cpu")  # type: ignore[arg-type]
 
 
-def test_server_has_the_same_bounds_of_threads() -> None:
+def test_server_has_the_same_bounds_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vivace.device.count_processors", lambda: 2_000)
     for threads in (1, 1_024):
         assert ServeSettings(threads=threads).threads == pick_threads(threads, "cpu", 1)
     for threads in (0, 1_025):

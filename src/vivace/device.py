@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import logging
+import math
 import os
 import platform
 import sys
@@ -32,6 +33,7 @@ AUTO = "auto"
 DEVICE_TYPES = ("cpu", "cuda", "mps")
 SMALL_MODEL_BYTES = 256 << 20  # on disk; released checkpoints are ten times as large
 DTYPES = ("float32", "bfloat16")
+CGROUP = Path("/sys/fs/cgroup")
 SWITCH_INTERVAL_S = 0.0001  # Python's default is 0.005
 GPU_FILES = ("nvidia*", "nvhost*", "nvmap", "kfd", "dxg")  # in /dev
 
@@ -216,26 +218,53 @@ def pick_threads(num_threads: int | None, device_type: str, num_bytes: int) -> i
     """Number of CPU threads per operation; None keeps PyTorch's setting.
 
     Small models use one thread. Their operations take microseconds, and waiting for another thread
-    on a busy machine makes them hundreds of times slower.
+    on a busy machine makes them hundreds of times slower. For the same reason no more threads are
+    used than processors.
     """
     if num_threads is not None:
         number = as_whole_number("threads", num_threads)
         if number not in THREADS:
             raise RequestError(f"threads must be {THREADS}, not {shown(num_threads)}")
-        return number
+        most = count_processors()
+        if number > most:
+            log.warning("threads is %d; this process may use %d processor(s)", number, most)
+        return min(number, most)
     return 1 if device_type == "cpu" and num_bytes < SMALL_MODEL_BYTES else None
 
 
 def default_threads() -> int:
-    """PyTorch's number of threads: OMP_NUM_THREADS, or the cores that this process may use."""
+    """PyTorch's number of threads: OMP_NUM_THREADS, or the cores that this process may use. At most
+    one per processor."""
     if "torch" in sys.modules:
         import torch
 
-        return torch.get_num_threads()
-    named = os.environ.get("OMP_NUM_THREADS", "")
-    if named.isdecimal() and int(named) > 0:
-        return int(named)
-    return _count_cores()
+        number = torch.get_num_threads()
+    else:
+        named = os.environ.get("OMP_NUM_THREADS", "")
+        number = int(named) if named.isdecimal() else 0
+    return min(number or _count_cores(), count_processors())
+
+
+def count_processors(cgroup: Path = CGROUP) -> int:
+    """Processors that this process may use: its affinity, within the CPU quota of its container."""
+    has_affinity = hasattr(os, "sched_getaffinity")  # not on macOS and Windows
+    allowed = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    try:
+        quota, period = _read_quota(cgroup)
+    except (OSError, ValueError):  # there is no quota, or it is "max"
+        return allowed
+    return max(1, min(allowed, math.ceil(quota / period))) if min(quota, period) > 0 else allowed
+
+
+def _read_quota(cgroup: Path) -> tuple[int, int]:
+    """CPU time per period, in microseconds, of version 2 or 1 of control groups."""
+    path = cgroup / "cpu.max"
+    if path.is_file():
+        texts = path.read_text().split()
+    else:
+        texts = [(cgroup / f"cpu/cpu.cfs_{name}_us").read_text() for name in ("quota", "period")]
+    quota, period = map(int, texts)
+    return quota, period
 
 
 def _count_cores() -> int:

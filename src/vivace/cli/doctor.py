@@ -18,7 +18,7 @@ from vivace.backends.cpu import binding
 from vivace.cli.findings import Machine, find_problems
 from vivace.cli.request import load_model
 from vivace.cli.streams import print_json, print_table
-from vivace.device import pick_device, pick_dtype
+from vivace.device import count_processors, default_threads, pick_device, pick_dtype
 from vivace.model.torch_kernels import describe_kernels
 from vivace.voices.library import VoiceLibrary
 
@@ -48,7 +48,7 @@ def _facts(machine: Machine) -> Iterator[tuple[str, str]]:
     yield "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     for package in PACKAGES:
         yield package, _version(package)
-    yield "cpu", f"{os.cpu_count()} cores, {torch.get_num_threads()} threads used"
+    yield "cpu", f"{count_processors()} usable processors, {default_threads()} threads used"
     yield "cuda", _cuda()
     yield "mps", "available" if torch.backends.mps.is_available() else "not available"
     device = pick_device()

@@ -111,6 +111,20 @@ def test_cached_library_is_used_without_a_compiler(
     assert load()._name == str(path)
 
 
+def test_cached_library_is_used_if_the_compiler_fails(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    load()
+    [path] = cached()
+    broken = tmp_path / "broken-compiler"
+    broken.write_text("#!/bin/sh\necho no headers; exit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("CXX", str(broken))
+    with caplog.at_level(logging.INFO):
+        assert load()._name == str(path)
+    assert "no headers" in caplog.text
+
+
 def test_cached_library_of_other_sources_is_ignored_without_a_compiler(
     load: Load, sources: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -173,6 +173,20 @@ def test_unexpected_tensor_is_reported_by_the_reader_of_pytorch(
 
 
 @pytest.mark.parametrize("stored", ALL_WEIGHTS)
+def test_file_whose_config_names_no_format_is_not_read(
+    tiny_folder: Path, tmp_path: Path, stored: IntWeights
+) -> None:
+    folder = write_quantized(tiny_folder / "custom_voice", tmp_path / "made", stored)
+    config = json.loads((folder / "config.json").read_text())
+    del config["quantization_config"]
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(BackendUnavailableError):
+        open_folder(folder)
+    with pytest.raises(CheckpointError, match=r"talker\..*proj\.weight"):
+        TTS.load(folder, device="cpu")
+
+
+@pytest.mark.parametrize("stored", ALL_WEIGHTS)
 def test_file_of_another_format_than_the_config_is_not_read(
     tiny_folder: Path, tmp_path: Path, stored: IntWeights
 ) -> None:

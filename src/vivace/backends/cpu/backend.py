@@ -24,6 +24,7 @@ from vivace.backends.cpu.native_model import NativeModel, NativeSlot, find_unfit
 from vivace.backends.cpu.tensors import ModelTensors
 from vivace.backends.host import HostBackend, HostSlot, TorchDecoder
 from vivace.backends.slots import frame_limit
+from vivace.device import default_threads
 from vivace.errors import BackendUnavailableError
 from vivace.model.config import CodecConfig, ModelConfig
 from vivace.prompt import Prompt
@@ -64,11 +65,9 @@ class CpuBackend(HostBackend[CpuSlot]):
         has_half_cache: bool | None = None,
         codec_precision: CodecPrecision = "auto",
     ) -> None:
-        import torch
-
         from vivace.backends.cpu.torch_tensors import TorchTensors
 
-        num_threads = num_threads or torch.get_num_threads()
+        num_threads = num_threads or default_threads()
         tensors = TorchTensors(model, codec, instruction_set)
         self._start(tensors, num_threads, max_streams, instruction_set, has_half_cache)
         precision = pick_precision(codec_precision, has_integers=self._native.has_integers)

@@ -1,9 +1,9 @@
 """Compiles the C++ sources of `native/` with the system compiler and loads the library.
 
 The library is cached by hashes of sources with flags, and of the compiler. Where no compiler is
-found, such as in the last stage of a container image, any cached library of the same sources is
-used. A library inside the package, as a platform's wheel has it, is used first if it was built from
-the same sources.
+found, such as in the last stage of a container image, or the compiler fails, any cached library of
+the same sources is used. A library inside the package, as a platform's wheel has it, is used first
+if it was built from the same sources.
 """
 
 from __future__ import annotations
@@ -153,11 +153,15 @@ def _load_built(timeout_s: float) -> ctypes.CDLL:
         _find_compiler()  # without one, that is the reason
         raise BuildError(f"there is no cache folder; set XDG_CACHE_HOME: {error}") from error
     try:
-        compiler = _find_compiler()
-    except BackendUnavailableError:
+        return _build_once(folder, _find_compiler(), timeout_s)
+    except BackendUnavailableError as error:
         if (library := _load_cached(folder)) is None:
             raise
+        log.info("a library in the cache is used: %s", error)
         return library
+
+
+def _build_once(folder: Path, compiler: str, timeout_s: float) -> ctypes.CDLL:
     path = folder / f"{_file_prefix()}{_recipe_hash(compiler)}.so"
     try:
         if path.is_file():

@@ -224,6 +224,8 @@ class FileModel:
 
     def _integers(self, layer: str, bias: Array | None = None, rows: slice = slice(None)) -> Matrix:
         """Rows of a matrix in int8 or int4, as `model/quantized.py` describes it."""
+        if self.config.quantization_config is None:
+            raise BackendUnavailableError(f"{layer} is quantized, but config.json does not say so")
         is_int4 = self._tensors.type_of(f"{layer}.weight") == "U8"
         weight = self._tensors.stored(f"{layer}.weight", "U8" if is_int4 else "I8")
         scale = self._tensors.stored(f"{layer}.scale", "F16" if is_int4 else "F32")

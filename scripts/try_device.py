@@ -149,6 +149,7 @@ def speak(trial: Trial) -> dict[str, Any]:
         return {
             "load_s": round(loaded - began, 2),
             "dtype": str(tts.dtype).removeprefix("torch."),
+            "facts": tts.engine.backend.facts(),
             "first_audio_ms": round(usage.first_audio_ms or 0, 1),
             "times_real_time": round(usage.times_real_time, 2),
             "audio_s": round(usage.audio_s, 2),

@@ -25,6 +25,7 @@ def test_trial_speaks_with_int8(script: ModuleType) -> None:
     assert result["is_repeatable"]
     assert result["rms"] > 0.01
     assert result["dtype"] == "float32"
+    assert "passes" in result["facts"]
 
 
 def test_failure_is_reported_without_paths(script: ModuleType, tmp_path: Path) -> None:

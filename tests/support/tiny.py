@@ -70,11 +70,20 @@ class Tiny:
     def backend(self, pass_rows: int | None = None) -> EagerBackend:
         return EagerBackend(self.model, self.codec, pass_rows=pass_rows)
 
-    def cpu_backend(self, num_threads: int = 1, instruction_set: str = "") -> CpuBackend:
+    def cpu_backend(
+        self,
+        num_threads: int = 1,
+        instruction_set: str = "",
+        has_half_cache: bool | None = None,
+    ) -> CpuBackend:
         """Skips the test where the C++ library cannot be built."""
         refusal = find_refusal()
         if refusal is not None:
             pytest.skip(refusal)
         return CpuBackend(
-            self.model, self.codec, num_threads=num_threads, instruction_set=instruction_set
+            self.model,
+            self.codec,
+            num_threads=num_threads,
+            instruction_set=instruction_set,
+            has_half_cache=has_half_cache,
         )

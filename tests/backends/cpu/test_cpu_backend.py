@@ -115,11 +115,13 @@ def test_prompts_that_begin_with_known_rows_give_the_same_codes(part: Tiny) -> N
     assert used.memory()["voice cache"] == num_bytes
 
 
-def test_known_rows_of_several_pages_give_the_same_codes(part: Tiny) -> None:
-    used = part.cpu_backend()
+@pytest.mark.parametrize("has_half_cache", [False, True])
+def test_known_rows_of_several_pages_give_the_same_codes(part: Tiny, has_half_cache: bool) -> None:
+    used = part.cpu_backend(has_half_cache=has_half_cache)
     prompt = build_whole(part, "All work and no play makes Jack a dull boy. " * 12)
     for num_shared in (1, 63, 64, 65, 130, len(prompt), len(prompt) + 5):
-        alone = speak(part.cpu_backend(), prompt, params(3))
+        fresh = part.cpu_backend(has_half_cache=has_half_cache)
+        alone = speak(fresh, prompt, params(3))
         shared = dataclasses.replace(prompt, num_shared_rows=num_shared)
         for _ in range(2):
             assert np.array_equal(speak(used, shared, params(3)), alone)

@@ -125,6 +125,18 @@ def test_rope_frequencies_equal_those_of_the_reference() -> None:
         np.testing.assert_allclose(rope_frequencies(head_dim, 1e6), wanted, rtol=2e-7)
 
 
+def test_text_vectors_do_not_depend_on_those_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = [5, 480, 5, 7, 0, 481, 7, *range(300)]
+    wanted = open_folder(EMBEDDED)._tensors.text_vectors(ids)
+    tensors = open_folder(EMBEDDED)._tensors
+    monkeypatch.setattr("vivace.backends.cpu.tensors.MAX_KEPT_BYTES", 4 * 256 * 20)
+    few = open_folder(EMBEDDED)._tensors  # keeps 20 vectors
+    for part in (ids[:3], ids[3:5], ids[:1], ids[2:20], ids[20:100], ids, ids[:7], []):
+        for each in (tensors, few):
+            assert np.array_equal(each.text_vectors(part), wanted[[ids.index(i) for i in part]])
+    assert len(few._rows._kept) <= 20  # type: ignore[attr-defined]
+
+
 def set_to_nan(name: str) -> Callable[[Tensors], None]:
     def edit(tensors: Tensors) -> None:
         tensors[name] = np.full_like(tensors[name], np.nan)

@@ -13,7 +13,7 @@ from vivace.errors import BackendUnavailableError
 from vivace.model.config import SPEAKER, ModelConfig
 from vivace.prompt import Prompt
 
-MAX_KEPT_BYTES = 4 << 20  # of text vectors; the embedded voice has 0.5 MB
+MAX_KEPT_BYTES = 8 << 20  # of text vectors; all of the embedded voice have 0.5 MB
 
 Array = NDArray[np.float32]
 
@@ -68,24 +68,21 @@ class PromptRows:
         widths = ((texts.in_, self._first.in_), (inner, self._second.in_))
         if any(a != b for a, b in (*widths, (self._second.out, self._width))):
             raise BackendUnavailableError("talker.text_projection has another shape")
-        # Vectors of a small vocabulary are kept.
-        has_room = 4 * texts.out * self._width <= MAX_KEPT_BYTES
-        self._kept = np.zeros((texts.out, self._width), np.float32) if has_room else None
-        self._is_kept = np.zeros(texts.out, bool)
+        self._max_kept = MAX_KEPT_BYTES // (4 * self._width)
+        self._kept: dict[int, Array] = {}  # vectors of text ids
 
     def text_vectors(self, ids: Sequence[int]) -> Array:
-        wanted = np.asarray(ids, np.int64)
-        if self._kept is None:
-            return self._project(wanted)
-        missing = np.unique(wanted[~self._is_kept[wanted]])
-        if len(missing):
-            self._kept[missing] = self._project(missing)
-            self._is_kept[missing] = True  # last: another thread may read the vectors
-        found: Array = self._kept[wanted]
-        return found
+        kept = self._kept
+        missing = set(ids) - kept.keys()
+        if len(kept) + len(missing) > self._max_kept:  # a new one: another thread may read the old
+            kept, missing = {}, set(ids)
+        if missing:
+            kept.update(zip(missing, self._project(list(missing)), strict=True))
+            self._kept = kept
+        return np.stack([kept[each] for each in ids]) if ids else self._project(())
 
-    def _project(self, ids: NDArray[np.int64]) -> Array:
-        x = self._tensors.vectors("talker.model.text_embedding", ids)
+    def _project(self, ids: Sequence[int]) -> Array:
+        x = self._tensors.vectors("talker.model.text_embedding", np.asarray(ids, np.int64))
         hidden = multiply(x, self._first, self._instructions)
         return multiply(_silu(hidden), self._second, self._instructions)
 

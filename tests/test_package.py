@@ -20,6 +20,7 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 # A file imports from lower layers and from its own package only.
 LAYERS = {
     "errors": 0, "speech": 0, "live_text": 0, "disk": 0, "checkpoint_files": 0, "_version": 0,
+    "arguments": 0,
     "model": 1, "audio": 1, "text": 1, "sampling": 1, "device": 1, "hub": 1,
     "checkpoint": 2, "voices": 2, "verify": 2, "adapter": 2, "mark": 2,
     "prompt": 3, "dialogue": 3, "options": 3, "quantize": 3, "adapter_set": 3,
@@ -35,6 +36,8 @@ WITHIN_LOWEST_LAYER = {
     ("speech", "errors"),
     ("live_text", "errors"),
     ("checkpoint_files", "errors"),
+    ("arguments", "errors"),
+    ("arguments", "speech"),
 }  # the lowest layer
 NARROW = {  # packages that may import less than all lower layers
     "serve": {

@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as pack_tensors
 from torch import Tensor
 
+from vivace.arguments import as_path
 from vivace.checkpoint_files import WHOLE_TENSOR
 from vivace.disk import why_not_regular, write_whole
 from vivace.errors import AdapterError
@@ -93,7 +94,7 @@ class Adapter:
 
     @classmethod
     def load(cls, path: str | Path) -> Adapter:
-        path = Path(path)
+        path = as_path("adapter", path, AdapterError)
         try:
             if reason := why_not_regular(path):
                 raise AdapterError(reason)

@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar
 
+from vivace.arguments import check_flag
 from vivace.errors import RequestError
 from vivace.mark.marking import MarkSource
 from vivace.speech import (
@@ -94,6 +95,9 @@ class SpeechOptions(TextOptions, SamplingOptions):
         return {one.name: values[one.name] for one in fields if values[one.name] != one.default}
 
     def __post_init__(self) -> None:
+        kind: Any = type(self)
+        for name in _flags(kind):
+            check_flag(name, getattr(self, name))
         if isinstance(self.language, str):  # other types are rejected with the checkpoint at hand
             object.__setattr__(self, "language", language_name(self.language))
 
@@ -190,6 +194,13 @@ def _parameters(options: Any, leave_out: Collection[str]) -> list[inspect.Parame
         )
         for name in names
     ]
+
+
+@cache
+def _flags(options: Any) -> tuple[str, ...]:
+    """The names of the options that are True or False."""
+    fields = options.__dataclass_fields__.values()
+    return tuple(field.name for field in fields if isinstance(field.default, bool))
 
 
 @cache

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vivace.arguments import check_flag
 from vivace.audio.clip import Audio
 from vivace.audio.files import AudioSource, read_audio
 from vivace.backends import Capacity, CheckpointFiles, build_backend
@@ -151,6 +152,7 @@ class TTS:
             split_camel_case=split_camel_case,
             adapters=read_adapters(adapter, adapters, weights),
         )
+        check_flag("split_camel_case", split_camel_case)
         if local_folder(name_or_folder) is None:
             settings.check_device()  # before a download
 

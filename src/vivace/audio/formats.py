@@ -79,7 +79,7 @@ AUDIOBOOK_FORMATS = {M4B.name: M4B, **FORMATS}
 
 def find_format(name: str, sample_rate: int | None = None) -> AudioFormat:
     """Look up a streaming format; raise AudioError for an unknown name or sample rate."""
-    if name not in FORMATS:
+    if not isinstance(name, str) or name not in FORMATS:
         raise AudioError(f"unknown audio format {name!r}; choose one of: {', '.join(FORMATS)}")
     rates = FORMATS[name].sample_rates
     if sample_rate is not None and rates and sample_rate not in rates:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 
+from vivace.arguments import as_path
 from vivace.disk import write_whole
 from vivace.errors import AudioError, OutputExistsError, RequestError
 from vivace.speech import Word
@@ -67,7 +68,8 @@ def write_subtitles(
     path: str | os.PathLike[str], words: Sequence[Word] | None, *, force: bool = True
 ) -> Path:
     """Write the file completely or not at all. RequestError if `words` is None."""
-    path, format = Path(path), subtitle_format(path)
+    path = as_path("path", path, AudioError)
+    format = subtitle_format(path)
     if words is None:
         raise RequestError(
             f"{path}: there are no word timings; use timings=True and a checkpoint that supports "

@@ -15,6 +15,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import ArrayLike
 
+from vivace.arguments import as_path
 from vivace.audio.encode import open_encoder, tags_of
 from vivace.audio.file_mark import FileMark, FileSigner
 from vivace.audio.formats import format_of
@@ -204,7 +205,7 @@ def open_audio_file(
     mark: FileMark | None = None,
 ) -> FileWriter:
     """Open a file for one channel. The extension selects the format; `force` overwrites."""
-    path = Path(path)
+    path = as_path("path", path, AudioError)
     format = format_of(path)
     open_encoder(format, sample_rate).finish()  # raises before the name is reserved
     if mark is not None:

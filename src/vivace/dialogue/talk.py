@@ -11,13 +11,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from vivace.arguments import as_path
 from vivace.audio.clip import Audio
 from vivace.audio.file_mark import join_marks
+from vivace.audio.formats import format_of
 from vivace.audio.trim import sound_span
 from vivace.audio.writer import write_audio
 from vivace.dialogue.cast import FreeNames
 from vivace.dialogue.script import DialogueLine
-from vivace.errors import RequestError
+from vivace.errors import AudioError, RequestError
 from vivace.speech import Usage, join_words, move_words, shown
 
 MAX_GAP_S = 10.0
@@ -113,9 +115,11 @@ class Dialogue(Audio):
 
 def track_paths(path: str | Path, speakers: Iterable[str]) -> list[Path]:
     """A file name for each speaker. Characters that file names cannot have become _."""
+    path = as_path("path", path, AudioError)
+    format_of(path)  # raises for a path without a file name
     names = FreeNames(fold=str.casefold)
-    stems = (f"{Path(path).stem}-{_NOT_IN_NAMES.sub('_', speaker)[:80]}" for speaker in speakers)
-    return [Path(path).with_name(names.take(stem) + Path(path).suffix) for stem in stems]
+    stems = (f"{path.stem}-{_NOT_IN_NAMES.sub('_', speaker)[:80]}" for speaker in speakers)
+    return [path.with_name(names.take(stem) + path.suffix) for stem in stems]
 
 
 def arrange(

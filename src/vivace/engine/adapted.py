@@ -18,6 +18,7 @@ from vivace.errors import AdapterError, RequestError
 from vivace.hub import local_folder, weight_bytes
 from vivace.model.config import IntWeights, Weights
 from vivace.script.prompts import PromptAdapter
+from vivace.speech import shown
 
 if TYPE_CHECKING:
     from vivace.adapter import Adapter
@@ -31,6 +32,8 @@ def read_adapters(
     merged: str | Path | None, mixed: AdapterPaths | None, weights: Weights
 ) -> Adapter | AdapterSet | None:
     """The adapter to merge into the weights, or the adapters to choose per request."""
+    if mixed is not None and not isinstance(mixed, Mapping):
+        raise AdapterError(f"adapters must be a mapping of names to files, not {shown(mixed)}")
     if merged is not None and mixed:
         raise RequestError(
             "adapter is merged into the weights and adapters are chosen per request: give one of "

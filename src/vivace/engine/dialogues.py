@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
 from vivace.audio.file_mark import join_marks
@@ -15,7 +15,7 @@ from vivace.dialogue.talk import Dialogue, LineSpacing, arrange
 from vivace.engine.synthesizer import Synthesizer
 from vivace.errors import RequestError, TTSError
 from vivace.options import DialogueOptions, DialogueStreamOptions, LineOptions
-from vivace.speech import MAX_SEED, as_whole_number
+from vivace.speech import MAX_SEED, as_whole_number, shown
 from vivace.voices.find import VoiceSource
 from vivace.voices.voice import Voice
 
@@ -82,6 +82,8 @@ def _cast(
     synthesizer.check_shared_voice()
     if given.voice is not None:
         raise RequestError("voice: each line of a dialogue has its own voice; leave voice out")
+    if given.voices is not None and not isinstance(given.voices, Mapping):
+        raise RequestError(f"voices must map names to voices, not {shown(given.voices)}")
     options = synthesizer.look_up_once(given)
     script = DialogueScript.of(lines, options.voices or {})
     speakers, voices = find_voices(script, synthesizer.presets, synthesizer.find_voice)

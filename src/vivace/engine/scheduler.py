@@ -32,7 +32,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Literal, Protocol, TypeVar
 
-from vivace.errors import RequestError
+from vivace.arguments import check_choice
 from vivace.speech import check_least
 
 Profile = Literal["latency", "balanced", "throughput"]
@@ -113,8 +113,7 @@ class EngineLimits:
         if self.max_streams is not None:
             check_least("max_streams", self.max_streams, 1)
         check_least("max_queue", self.max_queue, 0)
-        if self.profile not in PACES:
-            raise RequestError(f"profile must be one of {', '.join(PACES)}, not {self.profile!r}")
+        check_choice("profile", self.profile, PACES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import NoneType
 
+from vivace.arguments import as_path, check_flag
 from vivace.checkpoint_files import WEIGHTS, read_json
 from vivace.errors import CheckpointError
 from vivace.hub.catalogue import EMBEDDED, RELEASED, ModelEntry, suggest_name
 from vivace.hub.download import CACHE_PREFIX, download, model_cache
+from vivace.speech import shown
 
 NEEDED = ("config.json", "vocab.json", "merges.txt", "tokenizer_config.json")
 CODEC = "speech_tokenizer"  # the codec's folder inside a checkpoint folder
@@ -30,6 +33,8 @@ def find_folder(
     """Return a local folder, or download a hub id (with `offline`: find it in the cache).
 
     None and "mini" are the embedded voice. `is_codec`: accept a folder with only a codec."""
+    _check_source(name, revision, cache_dir)
+    check_flag("offline", offline)
     if (folder := local_folder(name)) is not None:
         return folder
     if _is_path(str(name), Path.is_file):
@@ -45,6 +50,16 @@ def find_folder(
     )
     _check_whole(str(name), found, offline, is_codec)
     return found
+
+
+def _check_source(name: object, revision: object, cache_dir: object) -> None:
+    """Raise CheckpointError for arguments of `find_folder` that have a wrong type."""
+    if not isinstance(name, (str, Path, NoneType)):
+        raise CheckpointError(f"a model is a folder or a hub id, not {shown(name)}")
+    if not isinstance(revision, (str, NoneType)):
+        raise CheckpointError(f"revision must be a branch, tag or commit, not {shown(revision)}")
+    if cache_dir is not None:
+        as_path("cache_dir", cache_dir, CheckpointError)
 
 
 def local_folder(name: str | Path | None) -> Path | None:

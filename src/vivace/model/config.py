@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from vivace.errors import CheckpointError, RequestError, UnsupportedRequestError
+from vivace.arguments import check_choice
+from vivace.errors import CheckpointError, UnsupportedRequestError
 from vivace.speech import LIVE_MODES, LiveMode
 
 ModelType = Literal["base", "custom_voice", "voice_design"]
@@ -283,5 +284,4 @@ class CodecConfig:
 
 
 def check_weights(weights: str) -> None:
-    if weights not in (known := get_args(Weights)):
-        raise RequestError(f"weights must be one of {', '.join(known)}, not {weights!r}")
+    check_choice("weights", weights, get_args(Weights))

@@ -5,8 +5,7 @@ Errors name a checkpoint that supports the request.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from vivace.arguments import check_choice, check_flag
 from vivace.errors import (
     RequestError,
     TextTooLongError,
@@ -58,9 +57,9 @@ class RequestChecker:
                 "live text cannot be laid out whole word by word; leave text_layout out, or give "
                 "live='sentence'"
             )
-        _check_choice("live", options.live, LIVE_MODES, may_be_none=True)
-        _check_choice("on_unsupported", options.on_unsupported, ON_UNSUPPORTED)
-        _check_choice("text_layout", options.text_layout, TEXT_LAYOUTS, may_be_none=True)
+        check_choice("live", options.live, LIVE_MODES, may_be_none=True)
+        check_choice("on_unsupported", options.on_unsupported, ON_UNSUPPORTED)
+        check_choice("text_layout", options.text_layout, TEXT_LAYOUTS, may_be_none=True)
         if not isinstance(options.language, str):
             kind = type(options.language).__name__
             raise RequestError(f"language must be a string, not {kind}")
@@ -138,8 +137,8 @@ class RequestChecker:
             )
 
     def _check_normalize(self, options: SpeechOptions) -> None:
-        if options.normalize not in (None, False, True):
-            raise RequestError(f"normalize must be true, false or None, not {options.normalize!r}")
+        if options.normalize is not None:
+            check_flag("normalize", options.normalize)
         if options.normalize and not self._texts.has_rules(options.language):
             raise RequestError(
                 f"normalize has no rules for the language {options.language!r}; "
@@ -158,10 +157,3 @@ class RequestChecker:
     def _unable(self, what: str, served_by: str) -> UnsupportedRequestError:
         kind = self._config.tts_model_type
         return UnsupportedRequestError(f"a {kind} checkpoint cannot {what}; load {served_by}")
-
-
-def _check_choice(
-    name: str, value: object, known: Sequence[str], *, may_be_none: bool = False
-) -> None:
-    if value not in known and not (may_be_none and value is None):
-        raise RequestError(f"{name} must be one of {known}, not {value!r}")

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vivace.arguments import as_path
 from vivace.errors import LexiconError
 from vivace.speech import language_name, shown
 from vivace.text.files import read_utf8
@@ -37,6 +38,7 @@ MAX_RESPELLING_CHARS = 200
 ANY_LANGUAGE = ""
 MAX_FILE_BYTES = 32 * 2**20
 HEADER = ["word", "respelling", "language"]
+BUILD_HINT = "use Lexicon.of or Lexicon.load"
 _TOML_PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)")
 _TOML_TABLE = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?")
 _TOML_KEY = re.compile(r"""\s*("(?:[^"\\]|\\.)*"|'[^']*'|[A-Za-z0-9_.-]+)\s*=""")
@@ -59,6 +61,8 @@ class Lexicon:
         self._tries: dict[str, Trie] = {}
         self._where: dict[str, str] = {}  # place of the first entry of each language
         seen: dict[tuple[str, str], Row] = {}
+        if not isinstance(rows, Iterable):
+            raise LexiconError(f"a Lexicon is made of rows, not {shown(rows)}; {BUILD_HINT}")
         for row in rows:
             word, respelling = _check(row)
             if (first := seen.setdefault((row.language, word), row)) is not row:
@@ -77,7 +81,7 @@ class Lexicon:
         Args:
             path: A .toml or .csv file (docs/text.md).
         """
-        return cls(_read_rows(Path(path)))
+        return cls(_read_rows(as_path("path", path, LexiconError)))
 
     @classmethod
     def of(cls, source: LexiconSource) -> Lexicon:
@@ -123,6 +127,8 @@ LexiconSource = Lexicon | str | os.PathLike[str] | Mapping[str, Any]
 
 def _check(row: Row) -> tuple[str, str]:
     """Return the checked word and its respelling; a LexiconError names the place and the reason."""
+    if not isinstance(row, Row):
+        raise LexiconError(f"a row of a Lexicon is not {shown(row)}; {BUILD_HINT}")
     word = _check_text(row, "word", row.word, MAX_WORD_CHARS)
     respelling = _check_text(row, "respelling", row.respelling, MAX_RESPELLING_CHARS)
     if PAUSE_MARK.search(respelling):

@@ -11,9 +11,11 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from vivace.arguments import as_path
 from vivace.audio.formats import RECORDING_EXTENSIONS
 from vivace.disk import sweep, write_whole
 from vivace.errors import RequestError, UnknownVoiceError, VoiceFileError
+from vivace.speech import shown
 from vivace.voices.folders import make_private, voices_folder
 from vivace.voices.voice import NAME_PATTERN, Voice, check_voice_name, load_voice
 
@@ -25,13 +27,13 @@ SUFFIX = ".safetensors"
 class VoiceLibrary:
     """Voices by name. `add` creates the folder."""
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: str | Path | None = None) -> None:
         """Open a library without reading it.
 
         Args:
             folder: Folder of the voice files. None: the user's own (docs/voices.md).
         """
-        self._folder = None if folder is None else Path(folder)
+        self._folder = None if folder is None else as_path("folder", folder, VoiceFileError)
 
     @property
     def folder(self) -> Path:
@@ -97,6 +99,8 @@ class VoiceLibrary:
             voice: The voice to save.
             replace: Replace a voice of the same name, which otherwise raises RequestError.
         """
+        if not isinstance(voice, Voice):
+            raise RequestError(f"voice must be a Voice, not {shown(voice)}")
         self.check_free(voice.name, replace=replace)
         entry = self._entry(voice.name)
         try:
@@ -105,7 +109,7 @@ class VoiceLibrary:
             if not os.path.isdir(self.folder):
                 raise self._refusal("hold voices", error) from error
             raise _taken(voice.name) from error
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise self._refusal(f"take the voice {voice.name!r}", error) from error
         return entry
 
@@ -131,7 +135,7 @@ class VoiceLibrary:
             found = sorted(entry.name for entry in self.folder.iterdir())
         except FileNotFoundError:
             return
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a null byte or half a character
             raise self._refusal("be listed", error) from error
         yield from names_in(found, suffix)
 
@@ -171,8 +175,8 @@ class VoiceLibrary:
         voice = load_voice(self._entry_within(name))
         return voice if voice.name == name else dataclasses.replace(voice, name=name)
 
-    def _refusal(self, what: str, error: OSError) -> VoiceFileError:
-        reason = error.strerror or error
+    def _refusal(self, what: str, error: OSError | ValueError) -> VoiceFileError:
+        reason = getattr(error, "strerror", None) or error
         return VoiceFileError(f"the voice library {self.folder} cannot {what}: {reason}")
 
 

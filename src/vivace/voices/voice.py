@@ -18,8 +18,10 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as unpack_tensors
 from safetensors.numpy import save as pack_tensors
 
+from vivace.arguments import as_path
 from vivace.disk import why_not_regular, write_whole
 from vivace.errors import RequestError, VoiceFileError, VoiceMismatchError
+from vivace.speech import shown
 
 FORMAT = "vivace.voice/1"
 FAMILY = "qwen3-tts-12hz"
@@ -65,8 +67,8 @@ class Voice:
         _check_text("consent", self.consent, MAX_NOTE)
         _check_digest(self.source_sha256)
         _check_date(self.created)
-        if self.family != FAMILY:
-            raise RequestError(f"the voice is for the models {self.family!r}, not {FAMILY!r}")
+        if not isinstance(self.family, str) or self.family != FAMILY:
+            raise RequestError(f"the voice is for the models {shown(self.family)}, not {FAMILY!r}")
 
     @property
     def width(self) -> int:
@@ -109,7 +111,7 @@ class Voice:
         Args:
             path: Ends with .safetensors.
         """
-        path = Path(path)
+        path = as_path("path", path, VoiceFileError)
         if path.suffix != ".safetensors":
             raise VoiceFileError(f"a voice is saved as .safetensors, not as {path.name!r}")
         try:
@@ -142,7 +144,7 @@ class Voice:
 def load_voice(path: str | Path) -> Voice:
     """Read a voice file. Any other file raises VoiceFileError."""
     try:
-        return parse_voice(_read(Path(path)))
+        return parse_voice(_read(as_path("path", path, VoiceFileError)))
     except VoiceFileError as error:
         raise VoiceFileError(f"{str(path)[:200]}: {error}") from error
 
@@ -218,8 +220,11 @@ def _check_keys(tensors: dict[str, NDArray[Any]], metadata: dict[str, str]) -> N
 
 
 def _check_speaker(speaker: NDArray[Any]) -> NDArray[np.float32]:
-    with np.errstate(all="ignore"):
-        vector = np.array(speaker, dtype=np.float32)
+    try:
+        with np.errstate(all="ignore"):
+            vector = np.array(speaker, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise RequestError(f"speaker must be numbers of shape [D]: {error}") from error
     if vector.ndim != 1 or not vector.size:
         raise RequestError(f"speaker must be of shape [D], not {list(vector.shape)}")
     if not np.isfinite(vector).all():
@@ -257,8 +262,10 @@ def _check_text(field: str, text: str | None, limit: int) -> None:
 
 
 def _check_digest(digest: str | None) -> None:
-    if digest is not None and not re.fullmatch(r"[0-9a-f]{64}", digest):
-        raise RequestError(f"source_sha256 must be 64 hex digits, not {digest[:80]!r}")
+    if digest is None:
+        return
+    if not isinstance(digest, str) or not re.fullmatch(r"[0-9a-f]{64}", digest):
+        raise RequestError(f"source_sha256 must be 64 hex digits, not {shown(digest)}")
 
 
 def _check_date(created: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Listening sockets: the log of connections that cannot be accepted."""
+"""Listening sockets: reserved ports, and the log of connections that cannot be accepted."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import asyncio
 import errno
 import logging
 import os
+import socket
 from collections.abc import Iterator
 from functools import partial
 
 import pytest
 
-from vivace.serve.listener import log_accept_errors
+from vivace.errors import RequestError
+from vivace.serve.listener import Listeners, log_accept_errors
+from vivace.serve.settings import ServeSettings
 
 OUT_OF_FILES = {
     "message": "socket.accept() out of system resource",  # asyncio's
@@ -54,3 +57,38 @@ def test_other_errors_are_logged_by_asyncio_each_time(
         loop.call_exception_handler({"message": "a task failed", "exception": OSError("lost")})
     assert [record.name for record in caplog.records] == ["asyncio", "asyncio"]
     assert {record.levelno for record in caplog.records} == {logging.ERROR}
+
+
+def test_reserved_port_refuses_connections_until_the_server_listens() -> None:
+    with Listeners.bind(ServeSettings(port=0)) as listeners:
+        assert listeners.http is not None
+        where = listeners.http.getsockname()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(where)
+        listeners.listen()
+        socket.create_connection(where).close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(where)
+
+
+def test_second_of_two_servers_that_reserved_a_port_is_refused() -> None:
+    with Listeners.bind(ServeSettings(port=0)) as first:
+        assert first.http is not None
+        port = first.http.getsockname()[1]
+        with Listeners.bind(ServeSettings(port=port)) as second:
+            first.listen()
+            with pytest.raises(RequestError, match=f"cannot listen on 127.0.0.1:{port}"):
+                second.listen()
+
+
+def test_taken_wyoming_port_frees_the_http_port() -> None:
+    with Listeners.bind(ServeSettings(port=0)) as taken:
+        taken.listen()
+        assert taken.http is not None
+        wyoming = taken.http.getsockname()[1]
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        with pytest.raises(RequestError, match="choose another --wyoming-port"):
+            Listeners.bind(ServeSettings(port=port, wyoming_port=wyoming))
+        with Listeners.bind(ServeSettings(port=port)) as again:
+            again.listen()

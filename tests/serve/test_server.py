@@ -234,8 +234,8 @@ def test_start_prints_changed_settings_only_and_all_with_verbose(
     assert "VIVACE_MAX_STREMS is not a setting" in lines[0]
     assert "VIVACE_MAX_STREAMS?" in lines[0]
     assert lines[1] == f"settings: port {taken_port}, max_streams 2"
-    assert lines[2] == "loading vivace"
-    assert len(lines) == 4
+    assert lines[2].startswith("vivace: cannot listen on")
+    assert len(lines) == 3
     assert main([*command, "--verbose"]) == 1
     names = [line.split()[0] for line in capsys.readouterr().err.splitlines()]
     assert {"port", "max_wait", "drain_timeout", "api_keys"} <= set(names)
@@ -274,13 +274,27 @@ def test_public_address_without_a_key_is_an_error(capsys: pytest.CaptureFixture[
     assert "--allow-anonymous" in capsys.readouterr().err
 
 
-def test_port_in_use_is_a_one_line_error(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+@pytest.mark.parametrize("options", [[], ["--workers=2"], ["--wyoming-port"]], ids=str)
+def test_port_in_use_is_reported_before_anything_is_loaded(host: str, options: list[str]) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as taken:
+        taken.bind((host, 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert main(["serve", f"--port={port}"]) == 1
-    assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
+        ports = [f"--port={port}"]
+        if options == ["--wyoming-port"]:
+            ports, options = ["--port=0", f"--wyoming-port={port}"], []
+        command = ["serve", f"--host={host}", *ports, *options]
+        script = f"import sys; from vivace.cli.main import main; code = main({command})\n"
+        script += "sys.exit(99 if 'torch' in sys.modules else code)"
+        environment = {**os.environ, "VIVACE_API_KEYS": "k3y-k3y"}
+        done = subprocess.run(
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True
+        )
+    assert done.returncode == 1, done.stderr
+    assert f"cannot listen on {host}:{port}" in done.stderr.splitlines()[-1]
+    assert "loading" not in done.stderr
 
 
 def test_unreadable_certificate_is_a_one_line_error(

@@ -18,6 +18,7 @@ from vivace.cli.server_options import HTTP_ONLY
 from vivace.cli.streams import printable
 from vivace.errors import EngineLostError, RequestError, TTSError, install_command
 from vivace.serve.collector import calm_collector
+from vivace.serve.listener import Listeners
 from vivace.serve.logs import log_to_stderr, show_events
 from vivace.serve.processes.worker_count import count_workers
 from vivace.serve.setting_sources import resolve_settings, unknown_variables
@@ -72,6 +73,14 @@ def _serve(settings: ServeSettings, *, has_http: bool = True) -> int:
     num_workers = count_workers(settings) if has_http else 1
     if num_workers > 1:
         return _supervise(settings, num_workers, messages)
+    with Listeners.bind(settings, has_http=has_http) as listeners:  # before anything is loaded
+        return _serve_here(settings, messages, listeners, has_http=has_http)
+
+
+def _serve_here(
+    settings: ServeSettings, messages: ServerMessages, listeners: Listeners, *, has_http: bool
+) -> int:
+    """Run the engine and HTTP in this process, until stopped."""
     if all(spec.source is None for spec in settings.models) and settings.device in ("auto", "cpu"):
         import_torch()
     from vivace.serve.context import ServeContext
@@ -80,10 +89,12 @@ def _serve(settings: ServeSettings, *, has_http: bool = True) -> int:
     show_events(is_quiet=settings.log_format == "text" and not settings.verbose)
     _allow_files(settings.max_connections * (has_http + (settings.wyoming_port is not None)))
     messages.say(f"loading {', '.join(printable(spec.name) for spec in settings.models)}")
-    return _run(ServeContext.create(settings), messages, has_http=has_http)
+    return _run(ServeContext.create(settings), messages, listeners, has_http=has_http)
 
 
-def _run(context: ServeContext, messages: ServerMessages, *, has_http: bool) -> int:
+def _run(
+    context: ServeContext, messages: ServerMessages, listeners: Listeners, *, has_http: bool
+) -> int:
     """Serve until stopped. If the device is lost, replace this process by a new one."""
     from vivace.serve import crashes
     from vivace.serve.server import Server
@@ -91,7 +102,7 @@ def _run(context: ServeContext, messages: ServerMessages, *, has_http: bool) -> 
     recovery = context.models.recovery
     if state := os.environ.pop(CRASH_STATE, ""):
         crashes.load_state(state, recovery.crashes, recovery.quarantine)
-    server = Server(context, has_http=has_http)
+    server = Server(context, has_http=has_http, listeners=listeners)
 
     def on_ready(url: str) -> None:
         calm_collector()
@@ -126,7 +137,6 @@ def _supervise(settings: ServeSettings, num_workers: int, messages: ServerMessag
 
     _allow_files(settings.max_connections * (1 + (settings.wyoming_port is not None)))
     names = ", ".join(printable(spec.name) for spec in settings.models)
-    messages.say(f"loading {names} for {num_workers} workers")
 
     def show_ready(url: str, wyoming_url: str | None, able: list[str]) -> None:
         if wyoming_url is not None:
@@ -134,7 +144,9 @@ def _supervise(settings: ServeSettings, num_workers: int, messages: ServerMessag
         _say_address(url, settings, able, messages)
 
     async def run() -> int:
-        return await Supervisor(settings, num_workers, messages, show_ready).run()
+        supervisor = Supervisor(settings, num_workers, messages, show_ready)  # reserves the ports
+        messages.say(f"loading {names} for {num_workers} workers")
+        return await supervisor.run()
 
     code = asyncio.run(run())
     if code == 0:

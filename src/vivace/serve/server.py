@@ -19,7 +19,7 @@ from vivace.serve.app import create_app
 from vivace.serve.context import ServeContext
 from vivace.serve.gauges import CountedThreads
 from vivace.serve.http_protocol import http_protocol
-from vivace.serve.listener import address, bind, log_accept_errors
+from vivace.serve.listener import Listeners, address, log_accept_errors
 from vivace.serve.websocket_protocol import websocket_protocol
 
 if TYPE_CHECKING:
@@ -39,9 +39,11 @@ class _Uvicorn(uvicorn.Server):
 class Server:
     """One server over a context, with HTTP, Wyoming or both; `stop` drains it."""
 
-    def __init__(self, context: ServeContext, *, has_http: bool = True) -> None:
-        self.context = context
-        self._shares_port = context.peers is not None
+    def __init__(
+        self, context: ServeContext, *, has_http: bool = True, listeners: Listeners | None = None
+    ) -> None:
+        """Without `listeners`, `serve` binds the ports of the settings."""
+        self.context, self._listeners = context, listeners
         self.wyoming: WyomingServer | None = None  # set while Wyoming is served
         self.wyoming_url: str | None = None
         self._has_http = has_http
@@ -110,7 +112,9 @@ class Server:
             if self.context.streams.traces is not None:
                 stack.callback(self.context.streams.traces.close)
             stack.push_async_callback(self.context.models.close)
-            http, wyoming = self._bind(stack)
+            listeners = stack.enter_context(self._listeners or self._bind())
+            listeners.listen()
+            http = listeners.http
             self._handle_signals(stack)
             serving: asyncio.Task[Any] = asyncio.create_task(
                 self._is_over.wait() if http is None else self._uvicorn.serve([http])
@@ -120,7 +124,7 @@ class Server:
                 await asyncio.wait({serving, starting}, return_when=asyncio.FIRST_COMPLETED)
                 if not serving.done():
                     await starting
-                    url = await self._open_wyoming(stack, wyoming)
+                    url = await self._open_wyoming(stack, listeners.wyoming)
                     if http is not None:
                         url = address(self.context.settings.scheme, http)
                     if on_ready is not None:
@@ -133,18 +137,9 @@ class Server:
                 self._exit()
                 await asyncio.gather(serving, starting, return_exceptions=True)
 
-    def _bind(
-        self, stack: contextlib.AsyncExitStack
-    ) -> tuple[socket.socket | None, socket.socket | None]:
-        settings, http, wyoming = self.context.settings, None, None
-        if self._has_http:
-            shared = self._shares_port
-            http = stack.enter_context(bind(settings.host, settings.port, is_shared=shared))
-        if settings.wyoming_port is not None:
-            port = settings.wyoming_port
-            listener = bind(settings.host, port, "--wyoming-port", is_shared=self._shares_port)
-            wyoming = stack.enter_context(listener)
-        return http, wyoming
+    def _bind(self) -> Listeners:
+        settings, is_shared = self.context.settings, self.context.peers is not None
+        return Listeners.bind(settings, has_http=self._has_http, is_shared=is_shared)
 
     async def _open_wyoming(
         self, stack: contextlib.AsyncExitStack, listener: socket.socket | None

@@ -592,6 +592,46 @@ CASES: dict[str, dict[str, str]] = {
         "30kts, 40Gb/s, 2 Tbsp": "thirty knots, forty gigabits per second, two tablespoons",
         "₹2 lakh": "two lakh rupees",
     },
+    "menu paths": {
+        "Open Settings > Privacy > Location.": "Open Settings, then Privacy, then Location.",
+        "Choose File › Save As.": "Choose File, then Save As.",
+        "System > Security & Privacy > iCloud": ("System, then Security and Privacy, then i Cloud"),
+        "Ants > Bees": "Ants is greater than Bees",
+        "If A > B then stop.": "If A is greater than B then stop.",
+    },
+    "decimal commas": {
+        "It costs €1.234,56.": (
+            "It costs one thousand two hundred thirty-four euros and fifty-six cents."
+        ),
+        "2.450,00 EUR": "two thousand four hundred fifty euros",
+        "1.234,5": "one thousand two hundred thirty-four point five",
+        "2,5 kg, 2,5kg and 12,5%": (
+            "two point five kilograms, two point five kilograms and twelve point five percent"
+        ),
+        "The list is 2,5 and 7.": "The list is two, five and seven.",
+    },
+    "counts and shares": {
+        "36.9m people": "thirty-six point nine million people",
+        "33m tonnes, a 3m wall": "thirty-three million tonnes, a three meter wall",
+        "It jumped 3.5m across.": "It jumped three point five meters across.",
+        "She scored 24/38 today.": "She scored twenty-four out of thirty-eight today.",
+        "Errors 401/403": "Errors four hundred one slash four hundred three",
+        "a 5k run, 5k views": "a five K run, five thousand views",
+        "It rose 3.5pp.": "It rose three point five percentage points.",
+        "50p, 1p, 720p": "fifty pence, one penny, seven twenty P",
+    },
+    "quotients and signs of formulas": {
+        "v = d/t": "v equals d over t",
+        "A/B tests": "A B tests",
+        "x = (-b ± c) / 2": "x equals, minus b plus or minus c, divided by two",
+        "tar -x -f": "tar dash x dash f",
+    },
+    "zones, primes and brackets": {
+        "2:30 p.m. EST.": "two thirty P M E S T.",
+        "EST. 1998": "Established nineteen ninety-eight",
+        "12' x 14', 12' tall": "twelve feet by fourteen feet, twelve feet tall",
+        "list[int], walk[ed]": "list int, walked",
+    },
     "plain text": {
         "Hello, world! It's fine - isn't it?": "Hello, world! It's fine - isn't it?",
         "I am. A well-known state-of-the-art thing.": "I am. A well-known state-of-the-art thing.",

@@ -11,6 +11,7 @@ from vivace.text.normalize.english.angles import read_angle
 from vivace.text.normalize.english.capitals import read_capitals
 from vivace.text.normalize.english.codes import read_code, read_compound
 from vivace.text.normalize.english.dates import NAMES, read_date
+from vivace.text.normalize.english.decimal_commas import read_decimal_comma
 from vivace.text.normalize.english.durations import read_duration
 from vivace.text.normalize.english.formulas import read_formula
 from vivace.text.normalize.english.money import read_money
@@ -50,6 +51,7 @@ _RULES: tuple[Rule, ...] = (
     read_phone,
     read_duration,
     read_time,
+    read_decimal_comma,
     read_money,
     read_fraction,
     read_decade,

@@ -78,6 +78,8 @@ def read_abbreviation(reader: TokenReader, token: Token) -> Reading | None:
     if core in _BEFORE_YEARS and (following := reader.token(1)) is not None:
         is_year = token.trail == "." and _YEAR.match(following.core) is not None
         return Reading(_BEFORE_YEARS[core], trail="") if is_year else None
+    if core == "EST" and not _is_before_year(reader):  # a time zone
+        return None
     if lower in _WORDS:
         words = _case(_WORDS[lower], core)
         if lower in _NEVER_LAST:
@@ -86,6 +88,11 @@ def read_abbreviation(reader: TokenReader, token: Token) -> Reading | None:
     if _ONE_INITIAL.fullmatch(core):
         return _read_initial(reader, token)
     return None
+
+
+def _is_before_year(reader: TokenReader) -> bool:
+    following = reader.token(1)
+    return following is not None and _YEAR.match(following.core) is not None
 
 
 def _read_dotless(reader: TokenReader, token: Token) -> Reading | None:

@@ -11,13 +11,15 @@ from vivace.text.normalize.rules import Reading, Token, TokenReader, is_adjectiv
 _MAX_TOKENS = 4  # degrees, minutes, seconds and a direction
 _DIRECTIONS = {"N": "north", "S": "south", "E": "east", "W": "west"}
 _INCH = r"(?:[\"”″]|'')"
+_CROSSES = ("x", "×", "by")
+_AFTER_FEET = (*_CROSSES, "tall", "long", "wide", "deep", "high")
 _STOPS = r"(?P<trail>[.,;:!?)]*)"
 _ANGLE = re.compile(
     rf"(?P<sign>[-−–])?(?P<degrees>{NUMBER})°(?:(?P<minutes>{NUMBER})['’′])?"
     rf"(?:(?P<seconds>{NUMBER}){_INCH})?(?P<direction>[NSEW])?{_STOPS}"
 )
 _NEXT = re.compile(r"\d|[NSEW](?![A-Za-z])")
-_FEET = re.compile(r"(\d{1,3})['’′]")
+_FEET = re.compile(rf"(\d{{1,3}})['’′]{_STOPS}")
 _INCHES = re.compile(rf"(\d{{1,2}}){_INCH}{_STOPS}")
 _LENGTH = re.compile(
     rf"(?P<number>{NUMBER}|\d{{1,2}}/\d{{1,2}}|\d{{0,3}}[½¼¾⅛⅜⅝⅞])(?P<sign>[\"”′″]){_STOPS}"
@@ -67,9 +69,18 @@ def _read_feet(reader: TokenReader, feet: re.Match[str]) -> Reading | None:
     if inches:
         words = f"{cardinal(int(feet[1]))} foot {cardinal(int(inches[1]))}"
         return Reading(words, 2, inches["trail"])
-    if not feet[0].endswith("′"):
+    if "′" not in feet[0] and not _is_length(reader):
         return None
-    return Reading(_count(feet[1], "foot", "feet", is_single=is_adjective(reader)), trail="")
+    return Reading(
+        _count(feet[1], "foot", "feet", is_single=is_adjective(reader)), trail=feet["trail"]
+    )
+
+
+def _is_length(reader: TokenReader) -> bool:
+    """Whether an apostrophe after a number is a prime: `12' x 14'`, `12' tall`."""
+    following = reader.token(1)
+    before = "" if reader.before is None else reader.before.text
+    return before in _CROSSES or (following is not None and following.core in _AFTER_FEET)
 
 
 def _read_length(reader: TokenReader, found: re.Match[str]) -> Reading | None:

@@ -30,6 +30,7 @@ _PARTS_RANGE = re.compile(  # 1-1½, 1½–2, 1/2-3/4 cup
 )
 _JOINED_PART = re.compile(r"(\d{1,2})-(\d{1,2}/\d{1,2})")
 _PARTS = {2: "half", 4: "quarter"}
+_MAX_SHARE = 150  # of `24/38`; `401/403` are two codes
 _DENOMINATORS = frozenset((2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 20, 32, 64, 100, 1000))
 _SPECIAL = word_map("fractions")
 _MARKS = word_set("after_marks")
@@ -90,7 +91,7 @@ def _read_part_of(reader: TokenReader, text: str) -> Reading | None:
 
 
 def _read_out_of(reader: TokenReader, token: Token) -> str | None:
-    """The mark `8/10`, `3/5 stars`, and the blood pressure `120/80`."""
+    """The mark `8/10`, `24/38`, `3/5 stars`, and the blood pressure `120/80`."""
     found = _FRACTION.fullmatch(token.core)
     if found is None or found[1].startswith("0") or not token.core[-1].isdecimal():
         return None
@@ -99,7 +100,9 @@ def _read_out_of(reader: TokenReader, token: Token) -> str | None:
         return f"{cardinal(above)} {cardinal(below)}"
     is_whole = above == below and below in (3, 4, 5, 10, 100)
     is_mark = 1 < above <= below and below in (10, 100) and following not in _AFTER_PARTS
-    if is_whole or is_mark or (above <= below and following in _MARKS):
+    is_share = above <= below <= _MAX_SHARE and below not in _DENOMINATORS
+    is_share = is_share and (above > 12 or below > 31)  # no date
+    if is_whole or is_mark or is_share or (above <= below and following in _MARKS):
         return f"{cardinal(above)} out of {cardinal(below)}"
     is_pressure = 60 <= above <= 260 and 30 <= below <= 160
     if is_pressure and (following == "mmHg" or word_before(reader) in ("bp", "pressure")):

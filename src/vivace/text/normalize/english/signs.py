@@ -9,7 +9,13 @@ from vivace.text.html_elements import BLOCK_ELEMENTS, INLINE_ELEMENTS
 from vivace.text.normalize.english.capitals import read_word
 from vivace.text.normalize.english.numbers import read_digits, spell_digits
 from vivace.text.normalize.english.tables import word_map, word_set
-from vivace.text.normalize.rules import Reading, Token, TokenReader, word_before
+from vivace.text.normalize.rules import (
+    Reading,
+    Token,
+    TokenReader,
+    is_beside_operator,
+    word_before,
+)
 
 _WORDS = word_map("signs")
 # Signs inside a word that are spoken; other signs separate its parts.
@@ -18,7 +24,8 @@ _FACE = re.compile(r"[:;]['’]?-?[()DPpOo/\\|*]+|\^_*\^")  # emoticons are not 
 _OPERATORS_OF_SEVERAL = ("->", "=>", "<-", "<=", ">=", "==", "!=", "+/-")
 _ONLY_SIGNS = re.compile(r"(?=[^.,;:!?]*[><^_])[<>^_.,;:=~*'’-]{2,}")
 _HALF_DAY = re.compile(r"\d*[ap]\.?m", re.IGNORECASE)
-_BETWEEN_WORDS = re.compile(r"(?<=\w)\\(?=\w)")
+# A backslash, and the bracket of `list[int]`, unlike that of `walk[ed]` and `look[ing]`.
+_BETWEEN_WORDS = re.compile(r"(?<=\w)(?:\\(?=\w)|\[(?=(?!(?:ing|ies|est)\b)\w{3,}))")
 _FRACTION = "⁄"  # part of "½"
 _GREEK = re.compile("[\u0370-\u03ff\u1f00-\u1fff]+")
 _MAX_GREEK = 2  # letters in a row that are symbols, not a Greek word
@@ -74,6 +81,9 @@ def read_sign(reader: TokenReader, token: Token) -> Reading | None:
         return Reading("", trail="")
     sign = {"<-": "←", "<=": "≤", ">=": "≥", "==": "=", "!=": "≠"}.get(text, text)
     before = reader.before
+    is_quotient = sign == "/" and before is not None and before.trail.endswith(")")
+    if is_quotient and _begins_operand(reader.token(1)):
+        return Reading("divided by", trail="")
     if sign in ("-", "–", "/") and before is not None and _is_number(before.core[-1:], before):
         following = reader.token(1)
         if following is not None and _is_number(following.core[:1], following):
@@ -83,6 +93,8 @@ def read_sign(reader: TokenReader, token: Token) -> Reading | None:
     is_after_time = before is not None and _HALF_DAY.fullmatch(before.core) is not None
     if sign in ("-", "–") and is_after_time and is_before_number:  # "7 a.m. - 9 p.m."
         return Reading("to", trail="")
+    if sign in (">", "›") and _is_menu_path(reader, before, following):
+        return Reading("then", lead=",", trail="")
     if sign not in _WORDS or (sign in "$€£¥" and is_before_number):
         return None
     is_alone = before is None and following is None and not sign.isascii()  # ">" is markup
@@ -94,6 +106,19 @@ def read_sign(reader: TokenReader, token: Token) -> Reading | None:
     if following is None or following.core == "of":  # "the sum of", without what is added
         words = words.removesuffix(" of")
     return Reading(words, trail="")
+
+
+def _is_menu_path(reader: TokenReader, before: Token | None, following: Token | None) -> bool:
+    """Whether `>` joins menu items: `Open Settings > Privacy`; a lone `Ants > Bees` compares."""
+    if before is None or following is None or not before.is_open or following.lead:
+        return False
+    is_inside = reader.earlier is not None or reader.token(2) is not None
+    return is_inside and _is_item(before.core) and _is_item(following.core)
+
+
+def _is_item(word: str) -> bool:
+    """Whether a word may be an item of a menu: a name with a capital, such as `iCloud`."""
+    return len(word) > 1 and word[:1].isalpha() and any(map(str.isupper, word))
 
 
 def _read_heart(reader: TokenReader, token: Token) -> str | None:
@@ -116,6 +141,11 @@ def _is_operand(token: Token) -> bool:
     """Whether an operator may follow: a word or number, also in brackets."""
     text = token.text.rstrip(")]}|'’°%⁺⁻")
     return text.removesuffix("!")[-1:].isdigit() or text[-1:].isalnum()  # "5! = 120"
+
+
+def _begins_operand(token: Token | None) -> bool:
+    """Whether the word after a sign begins with a number or is a single letter."""
+    return token is not None and (token.core[:1].isdigit() or len(token.core) == 1)
 
 
 def _is_word(token: Token | None) -> bool:
@@ -152,6 +182,8 @@ def read_stroke(reader: TokenReader, token: Token) -> Reading | None:
     parts = token.core.split("/")
     is_choice = not _OR_WORDS.isdisjoint(part.lower() for part in parts)
     is_spelled = all(len(part) == 1 for part in parts)
+    if is_spelled and len(parts) == 2 and is_beside_operator(reader):
+        return Reading(" over ".join(parts))  # "v = d/t"
     joint = " or " if is_choice else " " if len(parts) == 2 or is_spelled else ", "
     return Reading(joint.join(map(_read_part, parts)))
 

@@ -6,7 +6,7 @@ import re
 
 from vivace.text.normalize.english.numbers import spell_digits
 from vivace.text.normalize.english.web import read_version, spell_address
-from vivace.text.normalize.rules import Reading, Token, TokenReader
+from vivace.text.normalize.rules import Reading, Token, TokenReader, is_beside_operator
 
 _OPERATORS = {"**": "to the power of", "&&": "and", "||": "or", "+=": "plus equals"}
 _FLAG = re.compile(r"(--?)([a-z][\w-]*|[B-HJ-Z])(?:=(.+))?")
@@ -35,6 +35,8 @@ def read_source(reader: TokenReader, token: Token) -> Reading | None:
         words = f"{spell_address(found[1])} {_COMPARISONS[found[2]]}"
         return Reading(f"{words} {read_version(found[3])}")
     if found := _FLAG.fullmatch(core):
+        if len(core) == 2 and is_beside_operator(reader):
+            return Reading(f"minus {found[2]}")  # "(-b ± c)"
         return _read_flag(found)
     if token.trail.startswith(")") and (found := _CALLED.fullmatch(core)):
         words = spell_address(found[1].replace("_", " "))

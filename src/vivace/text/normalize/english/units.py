@@ -34,12 +34,15 @@ _NUMBER = re.compile(
     rf"(?P<sign>[-−–+~±≈<>≤≥])?(?P<number>{NUMBER}|\.\d+)"
     r"(?P<end>%|‰|[²³]?[A-Za-zµμ°℃℉Ω][A-Za-z°²³2/·⋅Ωµ]{0,7}|°)?"
 )
-_COUNT = re.compile(rf"(?P<sign>[~≈<>])?(?P<number>{NUMBER})(?P<end>[KMB])?(?P<plus>\+)?")
-_COUNTS = {"K": "thousand", "M": "million", "B": "billion"}
+_COUNT = re.compile(rf"(?P<sign>[~≈<>])?(?P<number>{NUMBER})(?P<end>[KMBkm])?(?P<plus>\+)?")
+_COUNTS = {"K": "thousand", "M": "million", "B": "billion", "k": "thousand", "m": "million"}
+_COUNTED = word_set("counted")  # nouns after which "m" is no meter: "36.9m people"
+_RACES = word_set("races")
 _RESOLUTIONS = ("2", "4", "8")  # "4K videos"
 _SIGNS = word_map("number_signs")
 _ENDS = {"%": "percent", "‰": "per thousand", "k": "thousand", "bn": "billion", "x": "times"}
-_ATTACHED = {"s": "second", "in": "inch|inches"}  # without a space: "30s", "4in"
+# Without a space: "30s", "4in", "0.5pp".
+_ATTACHED = {"s": "second", "in": "inch|inches", "pp": "percentage point"}
 _SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺"
 _PLAIN_DIGITS = str.maketrans(_SUPERSCRIPTS, "0123456789-+")
 _SCIENTIFIC = re.compile(
@@ -94,6 +97,10 @@ def _read_count(reader: TokenReader, token: Token) -> Reading | None:
     if found is None or not (found["end"] or found["plus"]):
         return None
     following, number = core_after(reader, 1), found["number"]
+    if found["end"] in ("k", "K") and following in _RACES and not found["plus"]:
+        return Reading(f"{_signed(found)} K")  # "a 5k run"
+    if found["end"] in ("k", "m") and following not in _COUNTED:
+        return None
     is_counted = following == "people" or (following.islower() and following.endswith("s"))
     is_resolution = found["end"] == "K" and number in _RESOLUTIONS
     if found["end"] and "." not in number and not (is_counted and not is_resolution):
@@ -105,6 +112,8 @@ def _read_count(reader: TokenReader, token: Token) -> Reading | None:
 
 
 def _name_of(end: str, number: str) -> str | None:
+    if end == "p" and len(number) < 3 and number.isdecimal():
+        return "penny" if is_one(number) else "pence"  # unlike "720p"
     if end in _ATTACHED:
         return plural(_ATTACHED[end], number)
     if end.startswith("x/"):

@@ -13,7 +13,7 @@
 #          them, for ENCODER seconds (300), the codec's encoder in the released layout.
 # check:   `codec`, `decoder` and `talker` for SECONDS each, with generated files in FOLDER.
 #
-# CARRY is written by `pack_many.sh unpack`. A part finds what earlier parts made in $WORK, while the
+# The input folder CARRY is written by `pack_many.sh unpack`. A part finds what earlier parts made in $WORK, while the
 # machine is the same; otherwise CARRY/made must hold the files that they wrote to $OUT. SECONDS is
 # the time of the part. Checkpoints are written every minute; the same call continues from them.
 set -uo pipefail
@@ -30,7 +30,7 @@ books=${BOOKS:-8} margin=${MARGIN:-25} # seconds at the end of a part, to write 
 if [ "$part" = check ]; then
   export WORK="$carry/work" OUT="$carry/out" MARGIN=4 KEEP_S=2 CODEC=8 SPEAKERS=3 ENCODER=5 READ=10 MORE_BEFORE_END=10
   export FIRST_SHARDS=1 READERS=2 HEART_WORKERS=2 MORE_WORKERS=2
-  "$python" -m recipes.mini_voice.fake_carry --out "$carry/files" $smoke --lines "${LINES_EACH:-24}" || exit 1
+  "$python" -m recipes.mini_voice.synthetic_inputs --out "$carry/files" $smoke --lines "${LINES_EACH:-24}" || exit 1
   for one in codec decoder talker; do
     bash "${BASH_SOURCE[0]}" $one "$carry/files" "$seconds" $smoke || exit 1
   done

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Packs what `many_sitting.sh` needs into three shipments for a machine that takes 64 MiB a call.
+# Packs what `many_sitting.sh` needs into three uploads for a machine that takes 64 MiB a call.
 #
 #   recipes/mini_voice/pack_many.sh BUILD CORPUS SHARED OUT [MADE]   # OUT/1, OUT/2, OUT/3: at most 62 MB each
-#   recipes/mini_voice/pack_many.sh unpack OUT CARRY [N]             # on that machine, after shipment N (3)
+#   recipes/mini_voice/pack_many.sh unpack OUT CARRY [N]             # on that machine, after upload N (3)
 #
 # BUILD holds hibari/ (with hibari_durations.onnx), kokoro/ (kokoro_durations.safetensors of
 # `convert_graph`, michael.bin, voices.npz of `voices`) and eres2net/ (of `eres2net`). CORPUS holds
 # dev.txt and train.txt, SHARED encoder, discriminators and listener. Decoder and talker are those of
 # the shipped voice. With MADE, the files of an earlier sitting, all these weights come from there, and
-# its speaker encoder is continued. Shipment 1 is for part `read`, 2 for `codec`, 3 for `decoder` and `talker`.
+# its speaker encoder is continued. Upload 1 is for part `read`, 2 for `codec`, 3 for `decoder` and `talker`.
 set -euo pipefail
 if [ "$1" = unpack ]; then
   from=$(realpath "$2") carry=$(realpath -m "$3") last=${4:-3}
@@ -30,7 +30,7 @@ if [ "$1" = unpack ]; then
     if [ -d "$from/made" ]; then cp -r "$from/made" "$carry/"; fi
     (cd "$carry" && sha256sum -c --quiet "$from/3/sums.txt")
   fi
-  echo "shipments to $last: all files are complete"
+  echo "uploads to $last: all files are complete"
   exit
 fi
 build=$(realpath "$1") corpus=$(realpath "$2") shared=$(realpath "${5:-$3}") out=$(realpath -m "$4") made=${5:+$(realpath "$5")}

@@ -176,13 +176,15 @@ class QueueFullError(EngineError):
         """`num_held` slots belong to streams that are neither read nor closed."""
         if num_held is None:
             message = (
-                f"all slots are taken and {num_waiting} requests wait already; try again in "
-                f"{retry_s:.1f} s, or allow more with max_streams or max_queue"
+                "all slots are taken and the queue is full "
+                f"({counted(num_waiting, 'request')}); try again in {retry_s:.1f} s, or allow more "
+                "with max_streams or max_queue"
             )
         else:
             message = (
-                f"no slot became free in {retry_s:.1f} s: {num_held} streams that are not read "
-                "hold them all; read or close those, or allow more with max_streams"
+                f"no slot became free in {retry_s:.1f} s: all are held by "
+                f"{counted(num_held, 'stream')} without a reader; read or close those, or allow "
+                "more with max_streams"
             )
         super().__init__(message)
         self.retry_s = retry_s
@@ -214,6 +216,11 @@ class BatchError(EngineError):
             "(the other audios are in .audios, all errors in .errors)"
         )
         self.audios, self.errors = list(audios), dict(errors)
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 stream`, `2 streams`, `1,000 words`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def install_command(extra: str) -> str:

@@ -57,7 +57,7 @@ def test_bench_writes_all_measurements_and_machine(
     assert [row["requests"] for row in report["throughput"]] == [1, 2]
     assert report["arrivals"][0]["requests"] > 0
     assert report["live"][0]["utterances"] > 0
-    assert "1 live streams" in shown
+    assert "1 live stream " in shown
     assert f"{latency['first_audio_ms']:.1f} ms" in shown
     assert "2 streams" in shown
 

@@ -324,11 +324,11 @@ def test_speaker_loss_moves_generated_samples_towards_real_ones(
 ) -> None:
     import torch
 
-    from recipes.mini_voice import eres2net, fake_carry
+    from recipes.mini_voice import eres2net, synthetic_inputs
 
     monkeypatch.setattr("sys.path", [*sys.path])
     torch.manual_seed(1)
-    fake_carry.write_speaker_network(tmp_path)
+    synthetic_inputs.write_speaker_network(tmp_path)
     loss = eres2net.SpeakerLoss(tmp_path, dither=0.0)
     times = torch.arange(12_000) / 24_000
     true = torch.stack([torch.sin(6.28 * pitch * times) for pitch in (220, 500)])
@@ -344,13 +344,13 @@ def test_speaker_loss_moves_generated_samples_towards_real_ones(
 @pytest.fixture
 def crops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[SimpleNamespace, Store]:
     """Settings with the speaker loss, and a store of two presets and the training voices."""
-    from recipes.mini_voice import fake_carry
+    from recipes.mini_voice import synthetic_inputs
     from recipes.mini_voice.settings import load_settings
     from recipes.mini_voice.store import Store
     from recipes.mini_voice.synthesize import plan
 
     monkeypatch.setattr("sys.path", [*sys.path])
-    fake_carry.write_speaker_network(tmp_path / "network")
+    synthetic_inputs.write_speaker_network(tmp_path / "network")
     (tmp_path / "lines.txt").write_text("".join(f"Sentence {number}.\n" for number in range(8)))
     paths = {
         "data.lines": tmp_path / "lines.txt", "data.rare": tmp_path / "none",
@@ -427,7 +427,7 @@ def test_generated_files_have_teachers_network_and_weights(
 ) -> None:
     import torch
 
-    from recipes.mini_voice import eres2net, fake_carry, talker_files, train_codec
+    from recipes.mini_voice import eres2net, synthetic_inputs, talker_files, train_codec
     from recipes.mini_voice.settings import load_settings
     from recipes.mini_voice.synthesize import Teacher
     from vivace.text.tokenizer import TextTokenizer
@@ -435,8 +435,8 @@ def test_generated_files_have_teachers_network_and_weights(
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr("sys.path", [*sys.path])
     out = tmp_path / "carry"
-    monkeypatch.setattr("sys.argv", ["fake_carry", "--smoke", f"--out={out}", "--lines=5"])
-    fake_carry.main()
+    monkeypatch.setattr("sys.argv", ["synthetic_inputs", "--smoke", f"--out={out}", "--lines=5"])
+    synthetic_inputs.main()
     for name in ("lines", "rare"):
         assert len(gzip.decompress((out / f"{name}.txt.gz").read_bytes()).splitlines()) == 5
     changes = ['data.speakers=["heart", "michael", "training_voices"]', "codec.num_quantizers=8"]

@@ -44,7 +44,7 @@ SENTENCES = [f"This is sentence {word}, and it says little more." for word in "a
 @pytest.fixture
 def workplace(tmp_path: Path) -> Path:
     """A folder with `build/`, lines, and a teacher with a lexicon."""
-    from recipes.mini_voice.fake_carry import HIBARI
+    from recipes.mini_voice.synthetic_inputs import HIBARI
 
     assets = tmp_path / "build" / "hibari" / "hibari" / "assets"
     assets.mkdir(parents=True)

@@ -24,7 +24,7 @@ from vivace.cli.request import check_signature, load_model, model_name, speech_o
 from vivace.cli.speak import pick_voice
 from vivace.cli.streams import print_json, print_stderr, print_stdout, printable
 from vivace.cli.text import read_file
-from vivace.errors import RequestError
+from vivace.errors import RequestError, counted
 from vivace.mark.marking import NO_MARKING
 from vivace.options import SpeakOptions
 from vivace.speech import SAMPLE_RATE, shown
@@ -114,7 +114,7 @@ def _print_counts(book: Book, arguments: argparse.Namespace) -> None:
     if arguments.quiet or arguments.json:
         return
     left_out = ", ".join(f"{count:,} in {name}" for name, count in book.left_out.items())
-    print_stderr(f"{book.num_words:,} words to speak; left out: {left_out or 'none'}")
+    print_stderr(f"{counted(book.num_words, 'word')} to speak; left out: {left_out or 'none'}")
 
 
 def _counts(book: Book) -> dict[str, Any]:

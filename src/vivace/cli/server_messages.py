@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from vivace.cli.streams import print_stderr, printable
-from vivace.errors import TTSError
+from vivace.errors import TTSError, counted
 from vivace.serve.logs import FIELDS
 from vivace.serve.settings import ServeSettings
 
@@ -59,7 +59,7 @@ class ServerMessages:
             return
         is_interrupt = number == signal.SIGINT
         again = "press Ctrl-C again" if is_interrupt else "send the signal again"
-        streams = f"{num_streams} stream{'s' * (num_streams != 1)}"
+        streams = counted(num_streams, "stream")
         words = f"finishing {streams}, up to {timeout_s:g} s; {again} to stop now"
         self.say(words, streams=num_streams, timeout_s=timeout_s)
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from vivace.errors import counted
+
 PARTS = ("model", "codec", "host", "prompts")
 
 
@@ -33,16 +35,16 @@ def _lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for row in report.get("throughput", ()):
         first = row["first_audio_ms"]
         yield (
-            f"{row['streams']} streams",
+            counted(row["streams"], "stream"),
             f"{row['audio_s_per_s']:.1f} s of audio per second, first audio p50 {first['p50']:.0f} "
-            f"p95 {first['p95']:.0f} ms, {row['underruns']} underruns",
+            f"p95 {first['p95']:.0f} ms, {counted(row['underruns'], 'underrun')}",
         )
     for row in report.get("live", ()):
         first = row["first_audio_ms"]
         yield (
-            f"{row['live_streams']} live streams",
-            f"{row['underruns']} underruns, {row['underruns_in_first_second']} more in the first "
-            f"second, first audio p50 {first['p50']:.0f} p95 {first['p95']:.0f} ms",
+            counted(row["live_streams"], "live stream"),
+            f"{counted(row['underruns'], 'underrun')}, {row['underruns_in_first_second']} more in "
+            f"the first second, first audio p50 {first['p50']:.0f} p95 {first['p95']:.0f} ms",
         )
     for row in report.get("arrivals", ()):
         first = ", ".join(f"{name} {value:.0f} ms" for name, value in row["first_audio_ms"].items())
@@ -54,7 +56,7 @@ def _lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
         if row["failed"]:
             yield "first failure", row["first_failure"]
     for row in report.get("backends", ()):
-        streams = f", {row['streams']} streams" if "streams" in row else ""
+        streams = f", {counted(row['streams'], 'stream')}" if "streams" in row else ""
         yield f"{row['backend']}{streams}", row.get("refused") or _backend_row(row)
     for name, size in report.get("memory", {}).items():
         yield f"memory: {name}", f"{size / 2**20:,.0f} MiB"

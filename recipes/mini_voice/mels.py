@@ -11,9 +11,10 @@ from recipes.mini_voice.settings import SAMPLE_RATE
 NUM_KNOTS = 6  # of the curve that changes the levels
 
 
-def mel_edges(num_mels: int) -> Tensor:
+def mel_edges(num_mels: int, device: torch.device | None = None) -> Tensor:
     """The edges of the filters on the mel scale: [num_mels + 2], at equal distances."""
-    return torch.linspace(0, float(_mel(torch.tensor(SAMPLE_RATE / 2))), num_mels + 2)
+    highest = float(_mel(torch.tensor(SAMPLE_RATE / 2)))
+    return torch.linspace(0, highest, num_mels + 2, device=device)
 
 
 def _mel(frequencies: Tensor) -> Tensor:
@@ -31,13 +32,14 @@ def change_timbre(mels: Tensor, frequency_range: float, level_change: float) -> 
     change by a smooth curve with the standard deviation `level_change`.
     """
     batch, num_mels, num_columns = mels.shape
-    centres = mel_edges(num_mels)[1:-1]
-    scales = (1 + frequency_range) ** (2 * torch.rand(batch, 1) - 1)
+    device = mels.device
+    centres = mel_edges(num_mels, device)[1:-1]
+    scales = (1 + frequency_range) ** (2 * torch.rand(batch, 1, device=device) - 1)
     places = (_mel(_frequencies(centres) * scales) - centres[0]) / (centres[1] - centres[0])
     places = places.clamp(0, num_mels - 1.001)[..., None].expand(-1, -1, num_columns)
     low = places.long()
     between = torch.lerp(mels.gather(1, low), mels.gather(1, low + 1), places - low)
-    knots = level_change * torch.randn(batch, 1, NUM_KNOTS)
+    knots = level_change * torch.randn(batch, 1, NUM_KNOTS, device=device)
     curve = F.interpolate(knots, num_mels, mode="linear", align_corners=True)
     return between + curve.transpose(1, 2)
 

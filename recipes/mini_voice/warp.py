@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 POOL = 4  # mel bands averaged, which hides the pitch
 HOP = 2  # mel columns averaged, 20 ms
@@ -12,6 +13,7 @@ FLOOR = -7.0  # log-mels below are silence
 STEPS = 4  # a step forward skips at most STEPS - 1 columns of the source
 SKIP_COST = 0.1  # of a step other than 1, relative to the mean distance
 SLACK = 15  # columns that may be left out at both ends of the source
+BATCH = 32  # pairs that are aligned together
 
 
 def align(sources: list[Tensor], targets: list[Tensor]) -> list[Tensor]:
@@ -19,41 +21,73 @@ def align(sources: list[Tensor], targets: list[Tensor]) -> list[Tensor]:
 
     Bands are normalized over all recordings of a side, so that two speakers can be compared.
     """
-    source_features, target_features = _features(sources), _features(targets)
-    paths = []
-    for source, target, (mels, goal) in zip(
-        source_features, target_features, zip(sources, targets, strict=True), strict=True
-    ):
-        path = warp(torch.cdist(target.T[None], source.T[None])[0])
-        place = HOP * path.repeat_interleave(HOP) + torch.arange(HOP).repeat(len(path))
-        place = F.pad(place, (0, max(0, goal.shape[1] - len(place))), value=mels.shape[1] - 1)
-        paths.append(place[: goal.shape[1]].clamp(max=mels.shape[1] - 1))
-    return paths
+    features = list(zip(_features(sources), _features(targets), strict=True))
+    order = sorted(range(len(features)), key=lambda one: features[one][1].shape[1])
+    paths: dict[int, Tensor] = {}
+    for start in range(0, len(order), BATCH):
+        chosen = order[start : start + BATCH]
+        paths |= zip(chosen, warp([features[one] for one in chosen]), strict=True)
+    return [
+        _columns(paths[number], source.shape[1], target.shape[1])
+        for number, (source, target) in enumerate(zip(sources, targets, strict=True))
+    ]
 
 
-def warp(distances: Tensor) -> Tensor:
-    """For each target, the source on the cheapest monotonic path through [target, source]."""
-    num_sources = distances.shape[1]
-    costs = torch.full((STEPS,), SKIP_COST * float(distances.mean()))
-    costs[1] = 0
-    total = distances[0].clone()
-    total[SLACK + 1 :] = torch.inf
-    choices = []
-    for row in distances[1:]:
+def warp(pairs: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
+    """For each target column of features [bands, columns], the source column on the cheapest
+    monotonic path."""
+    sources, targets = (
+        pad_sequence([pair[side].T for pair in pairs], batch_first=True) for side in (0, 1)
+    )
+    distances = torch.cdist(targets, sources)  # [B, targets, sources]
+    lengths = torch.tensor([pair[1].shape[1] for pair in pairs], device=distances.device)
+    num_sources = torch.tensor([pair[0].shape[1] for pair in pairs], device=distances.device)
+    mean = torch.stack(
+        [
+            one[:rows, :columns].mean()
+            for one, rows, columns in zip(distances, lengths, num_sources, strict=True)
+        ]
+    )
+    totals, choices = _cheapest(distances, SKIP_COST * mean)
+    ends = totals.gather(1, (lengths - 1)[:, None, None].expand(-1, 1, totals.shape[2]))[:, 0]
+    place = torch.arange(totals.shape[2], device=ends.device)
+    is_end = (place >= num_sources[:, None] - SLACK - 1) & (place < num_sources[:, None])
+    path = _trace(choices, torch.where(is_end, ends, torch.inf).argmin(1), lengths)
+    return [one[: pair[1].shape[1]] for one, pair in zip(path, pairs, strict=True)]
+
+
+def _cheapest(distances: Tensor, skip_cost: Tensor) -> tuple[Tensor, Tensor]:
+    """Costs of the cheapest paths to [B, target, source], and the last step of each."""
+    costs = skip_cost[:, None, None].repeat(1, STEPS, 1)
+    costs[:, 1] = 0
+    total = distances[:, 0].clone()
+    total[:, SLACK + 1 :] = torch.inf
+    totals, choices = [total], [torch.zeros_like(total, dtype=torch.int64)]
+    for row in distances.unbind(1)[1:]:
         padded = F.pad(total, (STEPS - 1, 0), value=torch.inf)
-        options = torch.stack(
-            [padded[STEPS - 1 - step :][:num_sources] + costs[step] for step in range(STEPS)]
-        )
-        best = options.min(0)
+        best = (padded.unfold(1, total.shape[1], 1).flip(1) + costs).min(1)
         total = row + best.values
+        totals.append(total)
         choices.append(best.indices)
-    end = total[-SLACK - 1 :]
-    place = num_sources - len(end) + int(end.argmin())
-    path = [place]
-    for choice in reversed(choices):
-        place -= int(choice[place])
+    return torch.stack(totals, 1), torch.stack(choices, 1)
+
+
+def _trace(choices: Tensor, place: Tensor, lengths: Tensor) -> Tensor:
+    """The paths [B, targets] that end at `place` in the last row of each item."""
+    path = []
+    for row in reversed(range(choices.shape[1])):
         path.append(place)
-    return torch.tensor(path[::-1])
+        step = choices[:, row].gather(1, place[:, None])[:, 0]
+        place = torch.where(row < lengths, place - step, place)
+    return torch.stack(path[::-1], 1)
+
+
+def _columns(path: Tensor, num_sources: int, num_targets: int) -> Tensor:
+    """Mel columns of a path of averaged ones."""
+    within = torch.arange(HOP, device=path.device).repeat(len(path))
+    place = HOP * path.repeat_interleave(HOP) + within
+    place = F.pad(place, (0, max(0, num_targets - len(place))), value=num_sources - 1)
+    return place[:num_targets].clamp(max=num_sources - 1)
 
 
 def _features(mels: list[Tensor]) -> list[Tensor]:

@@ -22,8 +22,9 @@ sys.path.insert(0, sys.argv.pop(1))
 runpy.run_module("recipes.mini_voice.adapt_codec", run_name="__main__")
 """
 SIZES = {
-    "num_other_lines": 1, "steps": 1, "batch": 2, "crop_frames": 8,
-    "decoder_steps": 1, "decoder_batch": 2, "decoder_crop_frames": 12, "decoder_wave_frames": 4,
+    "num_other_lines": 2, "num_replayed": 1, "encoder_steps": 1, "batch": 2, "crop_frames": 8,
+    "joint_steps": 1, "decoder_steps": 1, "decoder_batch": 2, "decoder_crop_frames": 12,
+    "decoder_wave_frames": 4,
 }  # fmt: skip
 
 
@@ -35,7 +36,8 @@ def test_stage_writes_a_decoder_and_codes_of_every_recording(tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     rows = read_rows(out / "data.jsonl", Defaults("me", "english"))
     codes = [row.codes for row in rows if isinstance(row, Entry) and row.codes is not None]
-    assert [one.shape for one in codes] == [(13, 6), (14, 6)]
+    assert [one.shape for one in codes[:2]] == [(13, 6), (14, 6)]
+    assert len(codes) == 3  # and one sentence of the preset
     assert all(one.min() >= 0 and one.max() < 512 for one in codes)
 
     from vivace.checkpoint import load_codec

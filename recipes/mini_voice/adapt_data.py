@@ -1,0 +1,96 @@
+"""What `adapt_codec` learns from: recordings of a new speaker, and speech of a preset."""
+
+from __future__ import annotations
+
+import csv
+import random
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from recipes.mini_voice.common import DEVICE
+from recipes.mini_voice.settings import FRAME, SAMPLE_RATE
+from recipes.mini_voice.talk_lines import TalkLines
+from recipes.mini_voice.templates import CITIES, template_lines
+from vivace import TTS
+from vivace.audio.clip import Audio
+from vivace.audio.files import read_audio
+
+
+@dataclass(frozen=True)
+class Speech:
+    """Concatenated utterances. Each utterance starts at a frame boundary."""
+
+    texts: list[str]
+    audio: Tensor  # [frames * 1920]
+    codes: Tensor  # [frames, books]
+    num_frames: list[int]
+
+    @cached_property
+    def starts(self) -> Tensor:
+        """The first frame of each utterance."""
+        counts = torch.tensor(self.num_frames, device=self.audio.device)
+        return counts.cumsum(0) - counts
+
+    def split(self) -> list[Tensor]:
+        """The samples of each utterance."""
+        return list(self.audio.split([FRAME * count for count in self.num_frames]))
+
+
+def read_recordings(folder: Path) -> tuple[list[str], list[Tensor]]:
+    """Transcripts and samples, padded to whole frames, of a folder like LJSpeech."""
+    with (folder / "metadata.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file, delimiter="|", quoting=csv.QUOTE_NONE))
+    texts, audios = [], []
+    for name, text, *_ in rows:
+        recording = read_audio(folder / "wavs" / f"{name}.wav", trusted=True)
+        assert recording.sample_rate == SAMPLE_RATE, f"{name}: 24 kHz is needed"
+        samples = torch.from_numpy(recording.samples)
+        texts.append(text)
+        audios.append(F.pad(samples, (0, -len(samples) % FRAME)).to(DEVICE))
+    return texts, audios
+
+
+def other_lines(count: int) -> list[str]:
+    """Sentences beside the transcripts: numbers, names and conversation."""
+    talk = TalkLines(CITIES, random.Random(1))
+    return [*template_lines(count // 2, seed=1), *(talk.line() for _ in range(count - count // 2))]
+
+
+def imitate(
+    base: Path, voice: str, texts: list[str], audios: list[Tensor]
+) -> tuple[Speech, list[Tensor]]:
+    """The texts, spoken by a preset of the base, and the recordings of the first texts.
+
+    Speech in several parts has pauses without codes and is left out, as is speech without an end.
+    """
+    with TTS.load(base, device=DEVICE.type, max_streams=64) as tts:
+        speech = tts.speak(texts, voice=voice, seed=1, trim=False)
+    is_exact = [_is_exact(one) for one in speech]
+    preset = join_speech(
+        [
+            (text, torch.from_numpy(one.samples), torch.from_numpy(one.codes))
+            for text, one, kept in zip(texts, speech, is_exact, strict=True)
+            if kept
+        ]
+    )
+    return preset, [one for one, kept in zip(audios, is_exact, strict=False) if kept]
+
+
+def _is_exact(audio: Audio) -> bool:
+    return audio.finish_reason == "stop" and len(audio.samples) == FRAME * len(audio.codes)
+
+
+def join_speech(utterances: list[tuple[str, Tensor, Tensor]]) -> Speech:
+    """Utterances (text, samples, codes) as one."""
+    texts, audios, codes = zip(*utterances, strict=True)
+    return Speech(
+        list(texts),
+        torch.cat(audios).to(DEVICE),
+        torch.cat(codes).to(DEVICE),
+        [len(one) for one in codes],
+    )

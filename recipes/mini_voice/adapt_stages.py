@@ -1,0 +1,252 @@
+"""The training stages of `adapt_codec`: encoder, encoder and decoder together, decoder."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from recipes.mini_voice.adapt_data import Speech
+from recipes.mini_voice.codec_model import CodecTrainer, decode_part, part_begins
+from recipes.mini_voice.common import DEVICE, Log, Step, autocast, cosine, optimizer, set_lr
+from recipes.mini_voice.mels import MelLoss, change_timbre
+from recipes.mini_voice.settings import FRAME
+from recipes.mini_voice.store import gather
+from recipes.mini_voice.warp import align
+from vivace.model.codec_decoder import CodecDecoder
+
+COLUMNS = 8  # mel columns of a frame
+BETAS = (0.9, 0.99)
+
+
+class Learner:
+    """Parameters that share a learning rate, and their optimizer."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], lr: float, config: SimpleNamespace):
+        self.parameters, self.lr, self.clip = list(parameters), lr, config.clip
+        self.optimizer = optimizer(self.parameters, lr, BETAS, config.weight_decay)
+
+    def reset(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def update(self) -> None:
+        nn.utils.clip_grad_norm_(self.parameters, self.clip)
+        self.optimizer.step()
+
+
+class Stage(Protocol):
+    config: SimpleNamespace
+    learners: list[Learner]
+    trained: list[nn.Module]
+
+    def losses(self) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss to minimise, and figures for the log."""
+        ...
+
+
+class CodePairs:
+    """Mels with known codes, and the loss of an encoder that should find these codes.
+
+    Half of a batch is the preset's speech. The other half has other timbres: aligned recordings of
+    the first utterances, and the preset's further utterances, all changed at random.
+    """
+
+    def __init__(
+        self, config: SimpleNamespace, trainer: CodecTrainer, speech: Speech, audios: list[Tensor]
+    ) -> None:
+        self.config, self.trainer, self.speech = config, trainer, speech
+        with torch.no_grad():
+            own, new = (
+                [trainer.encoder.mels(one[None])[0] for one in part]
+                for part in (speech.split(), audios)
+            )
+            paths = align(new, own[: len(new)])
+        warped = [one[:, path] for one, path in zip(new, paths, strict=True)]
+        self.mels = torch.cat((*warped, *own[len(new) :], *own), 1)  # [mels, columns]
+        self.num_recorded = sum(speech.num_frames[: len(new)])
+        books = trainer.books
+        pairs = zip(speech.codes.T, books.vectors, strict=True)
+        self.first, *rest = [vectors[codes] for codes, vectors in pairs]
+        self.rest = torch.stack(rest).sum(0) - books.marks[0]
+        self.first_size, self.rest_size = (
+            part.square().sum(-1).mean() for part in (self.first, self.rest)
+        )
+        self.weight = torch.ones(config.batch, 1, device=DEVICE)  # of the acoustic vectors
+        self.weight[: config.batch // 2] = config.recording_weight
+
+    def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
+        config, trainer, half = self.config, self.trainer, self.config.batch // 2
+        mels, frames = self._crops()
+        others = change_timbre(mels[:half], config.frequency_range, config.level_change)
+        with autocast(config.precision):
+            first, rest = trainer.branches(
+                trainer.encoder.encode_mels(torch.cat((others, mels[half:])))
+            )
+        codes = self.speech.codes[frames]
+        semantic = self._cross_entropy(0, first, codes[..., 0])
+        acoustic = self._cross_entropy(1, rest, codes[..., 1])
+        far = (rest - self.rest[frames]).square().sum(-1) / self.rest_size
+        near = (first - self.first[frames]).square().sum(-1) / self.first_size
+        loss = (near + semantic + self.weight * (far + 0.3 * acoustic)).mean()
+        return loss, {
+            "semantic": semantic[:half].mean(), "semantic_own": semantic[half:].mean(),
+            "far": far[:half].mean(), "far_own": far[half:].mean(),
+        }  # fmt: skip
+
+    def _crops(self) -> tuple[Tensor, Tensor]:
+        """Mels [B, mels, columns] of random crops, and their frames [B, frames]."""
+        config = self.config
+        half, size, num_frames = config.batch // 2, config.crop_frames, len(self.speech.codes)
+        num_recorded = round(config.recorded_share * half)
+        begin = torch.cat(
+            (
+                torch.randint(self.num_recorded - size, (num_recorded,), device=DEVICE),
+                torch.randint(num_frames - size, (config.batch - num_recorded,), device=DEVICE),
+            )
+        )
+        shift = (torch.arange(config.batch, device=DEVICE) >= half) * num_frames
+        within = torch.arange(size * COLUMNS, device=DEVICE)
+        columns = (begin + shift)[:, None] * COLUMNS + within
+        frames = begin[:, None] + torch.arange(size, device=DEVICE)
+        return self.mels[:, columns].transpose(0, 1), frames
+
+    def _cross_entropy(self, book: int, x: Tensor, codes: Tensor) -> Tensor:
+        """Cross entropy [B, T] of codes, with distances as logits."""
+        table = self.trainer.books.vectors[book]
+        logits = (2 * (x @ table.T) - table.square().sum(-1)) / self.config.temperature
+        return F.cross_entropy(logits.flatten(0, 1), codes.flatten(), reduction="none").view(
+            codes.shape
+        )
+
+
+class EncoderStage:
+    """Trains the encoder to the preset's codes."""
+
+    def __init__(self, config: SimpleNamespace, trainer: CodecTrainer, pairs: CodePairs) -> None:
+        self.config, self.pairs = config, pairs
+        self.learners = [Learner(trainer.encoder.parameters(), config.lr, config)]
+        self.trained: list[nn.Module] = [trainer.encoder]
+
+    def losses(self) -> tuple[Tensor, dict[str, Tensor]]:
+        return self.pairs.loss()
+
+
+class JointStage:
+    """Trains encoder and decoder on the recordings: decoded speech must equal them.
+
+    The encoder keeps finding the preset's codes, so the codes keep their meaning.
+    """
+
+    def __init__(
+        self, config: SimpleNamespace, trainer: CodecTrainer, pairs: CodePairs, speech: Speech
+    ) -> None:
+        self.config, self.trainer, self.pairs, self.speech = config, trainer, pairs, speech
+        self.mel = MelLoss().to(DEVICE)
+        self.learners = [
+            Learner(trainer.encoder.parameters(), config.joint_lr, config),
+            Learner(decoder_parameters(trainer.decoder), config.decoder_lr, config),
+        ]
+        self.trained: list[nn.Module] = [trainer]
+
+    def losses(self) -> tuple[Tensor, dict[str, Tensor]]:
+        config, trainer = self.config, self.trainer
+        pairs, figures = self.pairs.loss()
+        begin, judged = crop_begins(config, self.speech)
+        length = config.decoder_crop_frames * FRAME
+        samples = gather(self.speech.audio, begin * FRAME, length)
+        with autocast(config.precision):
+            first, rest = trainer.branches(trainer.encoder(samples))
+            with torch.autocast(DEVICE.type, enabled=False):
+                first, rest, commit = trainer.quantise(first, rest, learn=False)
+            latents = trainer.join(first, rest)
+            made = decode_part(
+                trainer.decoder, latents, config.decoder_wave_frames, config.num_starts
+            )
+        mel = self.mel(made, gather(self.speech.audio, judged, made.shape[1]))
+        loss = mel + config.commit_weight * commit + config.pair_weight * pairs
+        return loss, {"mel": mel, "commit": commit, **figures}
+
+
+class DecoderStage:
+    """Trains the decoder to the audio of the recordings, from fixed codes."""
+
+    def __init__(self, config: SimpleNamespace, trainer: CodecTrainer, speech: Speech) -> None:
+        self.config, self.decoder, self.speech = config, trainer.decoder, speech
+        self.mel = MelLoss().to(DEVICE)
+        self.learners = [Learner(decoder_parameters(trainer.decoder), config.decoder_lr, config)]
+        self.trained: list[nn.Module] = [trainer.decoder]
+
+    def losses(self) -> tuple[Tensor, dict[str, Tensor]]:
+        config, speech = self.config, self.speech
+        begin, judged = crop_begins(config, speech)
+        codes = gather(speech.codes, begin, config.decoder_crop_frames)
+        latents = self.decoder.quantizer(codes.transpose(1, 2))
+        made = decode_part(self.decoder, latents, config.decoder_wave_frames, config.num_starts)
+        mel = self.mel(made, gather(speech.audio, judged, made.shape[1]))
+        return mel, {"mel": mel}
+
+
+def decoder_parameters(decoder: CodecDecoder) -> list[nn.Parameter]:
+    """All parameters of the decoder except those of the quantizer, which are frozen."""
+    return [parameter for parameter in decoder.parameters() if parameter.requires_grad]
+
+
+def crop_begins(config: SimpleNamespace, speech: Speech) -> tuple[Tensor, Tensor]:
+    """The first frames of random crops, and the first samples of their decoded parts.
+
+    The first crops begin where an utterance begins.
+    """
+    size, part, cold = config.decoder_crop_frames, config.decoder_wave_frames, config.num_starts
+    last = len(speech.codes) - size
+    chosen = torch.randint(len(speech.num_frames), (cold,), device=DEVICE)
+    others = torch.randint(last, (config.decoder_batch - cold,), device=DEVICE)
+    begin = torch.cat((speech.starts[chosen].clamp(max=last), others))
+    return begin, part_begins(begin, size, part, cold) * FRAME
+
+
+@dataclass(frozen=True)
+class Length:
+    """When a stage ends: after a number of steps, or earlier if its time is over."""
+
+    num_steps: int
+    seconds: float = math.inf
+
+    def progress(self, number: int, elapsed_s: float) -> float:
+        return max(number / self.num_steps, elapsed_s / self.seconds) if self.num_steps else 1.0
+
+
+def train(stage: Stage, name: str, length: Length, log: Log, *, use_graph: bool = True) -> None:
+    """Take steps with a cosine schedule."""
+    config = stage.config
+
+    def step() -> dict[str, Tensor]:
+        loss, figures = stage.losses()
+        loss.backward()
+        for learner in stage.learners:
+            learner.update()
+        return {key: value.detach() for key, value in figures.items()}
+
+    def reset() -> None:
+        for learner in stage.learners:
+            learner.reset()
+
+    for learner in stage.learners:
+        set_lr(learner.optimizer, 0.0)  # capturing a graph takes steps
+    begun, number = time.perf_counter(), 0
+    take = Step(name, step, reset, stage.trained, use_graph=use_graph and length.num_steps > 0)
+    while (progress := length.progress(number, time.perf_counter() - begun)) < 1:
+        scale = cosine(progress, number, config.warmup_steps, config.final_lr)
+        for learner in stage.learners:
+            set_lr(learner.optimizer, learner.lr * scale)
+        outputs = take()
+        number += 1
+        if number % config.log_every == 0:
+            ms = 1000 * (time.perf_counter() - begun) / number
+            log(name, step=number, ms=ms, **{key: float(one) for key, one in outputs.items()})

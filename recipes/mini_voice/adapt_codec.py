@@ -13,7 +13,8 @@ untrained. This stage runs on a GPU or a CPU:
    of the way from text to codes.
 4. Encoder and decoder learn to reproduce the recordings, while the encoder keeps finding the
    preset's codes.
-5. The recordings are encoded, and the decoder learns their audio from these codes.
+5. The recordings are encoded. Where several codes are probable, the preset's talker, which knows
+   the transcript, helps to choose. The decoder learns the recordings' audio from these codes.
 
 It writes a checkpoint folder with the new decoder, and `data.jsonl` with the codes of the
 recordings and of other sentences of the preset. With these the talker does not forget words that
@@ -46,6 +47,7 @@ from recipes.mini_voice.adapt_data import (
     other_lines,
     read_recordings,
 )
+from recipes.mini_voice.adapt_prior import Prior, choose_codes
 from recipes.mini_voice.adapt_stages import (
     CodePairs,
     DecoderStage,
@@ -96,7 +98,7 @@ def encode(trainer: CodecTrainer, texts: list[str], audios: list[Tensor]) -> Spe
 
 
 def adapt(
-    config: SimpleNamespace, trainer: CodecTrainer, pairs: CodePairs,
+    config: SimpleNamespace, trainer: CodecTrainer, pairs: CodePairs, prior: Prior,
     texts: list[str], audios: list[Tensor], log: Log, seconds: float,
 ) -> Speech:  # fmt: skip
     """Train encoder and decoder. Returns the recordings with their codes."""
@@ -108,6 +110,9 @@ def adapt(
     speech = encode(trainer, texts, audios)
     train(JointStage(config, trainer, pairs, speech), "joint", lengths["joint"], log)
     speech = encode(trainer, texts, audios)
+    chosen = choose_codes(trainer, prior, speech, config.temperature, config.prior_weight)
+    log("chosen", changed=float((chosen.codes != speech.codes)[:, 0].float().mean()))
+    speech = chosen
     log("encoded", used=str([len(book.unique()) for book in speech.codes.T]))
     train(DecoderStage(config, trainer, speech), "decoder", lengths["decoder"], log)
     return speech
@@ -162,7 +167,8 @@ def main() -> None:
     take_share(trainer, preset)
     pairs = CodePairs(config, trainer, preset, recorded)
     log("aligned")
-    speech = adapt(config, trainer, pairs, texts, audios, log, args.seconds or math.inf)
+    prior = Prior(args.base, config.voice)
+    speech = adapt(config, trainer, pairs, prior, texts, audios, log, args.seconds or math.inf)
     write_checkpoint(trainer, args.out, args.base, config.voice)
     replayed = slice(len(recorded), len(recorded) + config.num_replayed)
     write_data(args.out / "data.jsonl", (speech, slice(None)), (preset, replayed))

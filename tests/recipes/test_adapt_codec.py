@@ -6,13 +6,21 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
+from torch import Tensor
 
 from recipes.mini_voice import warp
+from recipes.mini_voice.adapt_codec import build, encode, take_share
+from recipes.mini_voice.adapt_data import Speech, join_speech
+from recipes.mini_voice.adapt_prior import Prior, choose_codes
+from recipes.mini_voice.adapt_stages import Length
 from recipes.mini_voice.mels import MelSpectrogram, change_timbre
+from recipes.mini_voice.settings import load_settings
 from tests.finetune.recordings import write_ljspeech
 from tests.support import fork_server
 from tests.support.project import ROOT
+from vivace import TTS
 from vivace.checkpoint import EMBEDDED
 from vivace.finetune.sources import Defaults, Entry, read_rows
 
@@ -77,3 +85,77 @@ def test_align_finds_the_columns_of_stretched_mels() -> None:
     sounds = torch.arange(12).repeat_interleave(torch.tensor([8, 20] * 6))
     assert path[:: warp.HOP].diff().min() >= 0
     assert (sounds[path] == torch.arange(12).repeat_interleave(12)).float().mean() > 0.9
+
+
+def _columns(lengths: list[int], seed: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(100, length, generator=generator) for length in lengths]
+
+
+def test_align_gives_each_pair_the_path_that_it_has_alone() -> None:
+    sources, targets = _columns([80, 131, 60], 1), _columns([70, 120, 90], 2)
+    paths = warp.align(sources, targets)
+    assert [len(path) for path in paths] == [70, 120, 90]
+    features = list(zip(warp._features(sources), warp._features(targets), strict=True))
+    for path, source, target, pair in zip(paths, sources, targets, features, strict=True):
+        (alone,) = warp.warp([pair])
+        expected = warp._columns(alone, source.shape[1], target.shape[1])
+        torch.testing.assert_close(path, expected)
+        assert path.max() < source.shape[1]
+
+
+def test_stage_ends_after_its_steps_or_its_time() -> None:
+    assert Length(10).progress(5, 1e6) == 0.5
+    assert Length(10, seconds=100.0).progress(1, 80.0) == 0.8
+    assert Length(0).progress(0, 0.0) == 1.0
+
+
+TEXTS = ["The little boat came back to the harbour.", "Nobody had seen the letter."]
+
+
+@pytest.fixture(scope="module")
+def preset() -> Speech:
+    with TTS.load(device="cpu") as tts:
+        speech = tts.speak(TEXTS, voice="michael", seed=1, trim=False)
+    return join_speech(
+        [
+            (text, torch.from_numpy(one.samples), torch.from_numpy(one.codes))
+            for text, one in zip(TEXTS, speech, strict=True)
+        ]
+    )
+
+
+@pytest.fixture(scope="module")
+def prior() -> Prior:
+    return Prior(EMBEDDED, "michael")
+
+
+def _mean_log_probability(prior: Prior, speech: Speech) -> float:
+    found = prior.log_probabilities(speech)
+    return float(found.gather(2, speech.codes.T[:2, :, None]).mean())
+
+
+def test_prior_expects_the_codes_of_its_own_text(prior: Prior, preset: Speech) -> None:
+    swapped = Speech(TEXTS[::-1], preset.audio, preset.codes, preset.num_frames)
+    assert _mean_log_probability(prior, preset) > -2
+    assert _mean_log_probability(prior, swapped) < -4
+
+
+def test_prior_leaves_out_texts_with_pauses(prior: Prior, preset: Speech) -> None:
+    texts = ["One. [pause 1s] Two.", TEXTS[1]]
+    found = prior.log_probabilities(Speech(texts, preset.audio, preset.codes, preset.num_frames))
+    first = preset.num_frames[0]
+    assert not found[:, :first].any()
+    assert found[:, first:].all()
+
+
+def test_chosen_codes_follow_the_prior_by_its_weight(prior: Prior, preset: Speech) -> None:
+    torch.manual_seed(1)
+    trainer = build(load_settings())
+    take_share(trainer, preset)
+    speech = encode(trainer, TEXTS, preset.split())
+    unchanged, chosen = (choose_codes(trainer, prior, speech, 20.0, one) for one in (0.0, 1.0))
+    torch.testing.assert_close(unchanged.codes, speech.codes)
+    assert _mean_log_probability(prior, chosen) > _mean_log_probability(prior, speech) + 1
+    owner = trainer.books.owner[chosen.codes[:, -1]]
+    assert (owner == trainer.speaker).all()  # the codes of the speaker's part of the last codebook

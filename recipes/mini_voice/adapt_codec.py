@@ -1,4 +1,4 @@
-"""Adapt the codec of the embedded voice to a new speaker, from a folder of recordings.
+"""Adapt the codec of the embedded voice to a new speaker, from recordings.
 
     python -m recipes.mini_voice.adapt_codec --data build/george --out build/george_base
 
@@ -148,7 +148,9 @@ def write_data(path: Path, *parts: tuple[Speech, slice]) -> None:
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("--data", type=Path, required=True, help="a folder like LJSpeech")
+    options.add_argument(
+        "--data", type=Path, required=True, help="recordings, as for `vivace finetune`"
+    )
     options.add_argument("--base", type=Path, default=ASSET, help="default: the embedded voice")
     args = options.parse_args()
     settings = load_settings(args.smoke, args.set)
@@ -156,7 +158,11 @@ def main() -> None:
     if DEVICE.type == "cuda":
         vars(config).update(vars(settings.adapt_codec_gpu))
     log = Log(args.out.with_name(f"{args.out.name}.log.jsonl"))
-    texts, audios = read_recordings(args.data)
+    texts, audios, rejections = read_recordings(args.data)
+    for one in rejections:
+        log("rejected", recording=one.where, reason=one.reason)
+    if not texts:
+        raise SystemExit(f"{args.data}: no recording can be used")
     log("recordings", recordings=len(texts), minutes=sum(map(len, audios)) / SAMPLE_RATE / 60)
     lines = [*texts, *other_lines(config.num_other_lines)]
     preset, recorded = imitate(args.base, config.voice, lines, audios)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import random
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +17,14 @@ from recipes.mini_voice.talk_lines import TalkLines
 from recipes.mini_voice.templates import CITIES, template_lines
 from vivace import TTS
 from vivace.audio.clip import Audio
-from vivace.audio.files import read_audio
+from vivace.audio.resample import resample
+from vivace.audio.sandbox import Sandbox
+from vivace.errors import AudioError
+from vivace.finetune.options import DataOptions
+from vivace.finetune.recordings import RecordingReader
+from vivace.finetune.sources import Defaults, Entry, Rejection, Row, read_rows
+
+LOUDNESS = -24.6  # LUFS of the preset `michael`
 
 
 @dataclass(frozen=True)
@@ -41,18 +47,35 @@ class Speech:
         return list(self.audio.split([FRAME * count for count in self.num_frames]))
 
 
-def read_recordings(folder: Path) -> tuple[list[str], list[Tensor]]:
-    """Transcripts and samples, padded to whole frames, of a folder like LJSpeech."""
-    with (folder / "metadata.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.reader(file, delimiter="|", quoting=csv.QUOTE_NONE))
-    texts, audios = [], []
-    for name, text, *_ in rows:
-        recording = read_audio(folder / "wavs" / f"{name}.wav", trusted=True)
-        assert recording.sample_rate == SAMPLE_RATE, f"{name}: 24 kHz is needed"
-        samples = torch.from_numpy(recording.samples)
-        texts.append(text)
-        audios.append(F.pad(samples, (0, -len(samples) % FRAME)).to(DEVICE))
-    return texts, audios
+def read_recordings(data: Path) -> tuple[list[str], list[Tensor], list[Rejection]]:
+    """Transcripts, samples padded to whole frames, and recordings that cannot be used.
+
+    `data` has a layout of `vivace finetune`, and recordings are prepared in the same way.
+    """
+    options = DataOptions(loudness=LOUDNESS)
+    texts, audios, rejections = [], [], []
+    with Sandbox() as sandbox:
+        reader = RecordingReader(options, sandbox)
+        for row in read_rows(data, Defaults(speaker=None, language="english")):
+            try:
+                samples = _samples(row, reader)
+            except AudioError as error:
+                rejections.append(Rejection(row.where, str(error)))
+                continue
+            assert isinstance(row, Entry)
+            texts.append(row.transcript.text)
+            audios.append(samples)
+    return texts, audios, rejections
+
+
+def _samples(row: Row, reader: RecordingReader) -> Tensor:
+    if isinstance(row, Rejection):
+        raise AudioError(row.reason)
+    if row.audio is None:
+        raise AudioError("codes of another codec; the recording itself is needed")
+    recording = reader.read(row.audio)
+    samples = resample(recording.samples, recording.sample_rate, SAMPLE_RATE)
+    return F.pad(torch.from_numpy(samples), (0, -len(samples) % FRAME)).to(DEVICE)
 
 
 def other_lines(count: int) -> list[str]:

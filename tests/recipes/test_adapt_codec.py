@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 import torch
 from torch import Tensor
 
 from recipes.mini_voice import warp
 from recipes.mini_voice.adapt_codec import build, encode, take_share
-from recipes.mini_voice.adapt_data import Speech, join_speech
+from recipes.mini_voice.adapt_data import Speech, join_speech, read_recordings
 from recipes.mini_voice.adapt_prior import Prior, choose_codes
 from recipes.mini_voice.adapt_stages import Length
 from recipes.mini_voice.mels import MelSpectrogram, change_timbre
@@ -57,6 +58,20 @@ def test_stage_writes_a_decoder_and_codes_of_every_recording(tmp_path: Path) -> 
     np.testing.assert_allclose(made.numpy(), expected.numpy(), atol=0.05)
     config = json.loads((out / "config.json").read_text())
     assert list(config["talker_config"]["spk_id"]) == ["michael"]
+
+
+def test_recordings_of_any_format_are_read_and_bad_ones_rejected(tmp_path: Path) -> None:
+    time = np.arange(44_100) / 44_100
+    tone = 0.3 * np.sin(2 * np.pi * 300 * time) * (1 + np.sin(2 * np.pi * 5 * time))
+    for name, samples in (("a", np.stack((tone, tone), 1)), ("b", 0 * tone)):
+        soundfile.write(tmp_path / f"{name}.wav", samples, 44_100)
+        (tmp_path / f"{name}.txt").write_text("A tone.")
+    texts, audios, rejections = read_recordings(tmp_path)
+    assert texts == ["A tone."]
+    assert audios[0].shape == (13 * 1920,)  # one second at 24 kHz, in whole frames
+    assert [(Path(one.where).name, "silent" in one.reason) for one in rejections] == [
+        ("b.wav", True)
+    ]
 
 
 def test_changed_timbre_scales_frequencies_and_keeps_times() -> None:

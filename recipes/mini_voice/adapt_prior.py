@@ -18,7 +18,6 @@ from vivace.teacher_forcing import Example, collate, first_logits, residual_logi
 
 ROUNDS = 6  # the talker reads the codes of the round before
 BATCH = 8  # utterances
-BOOKS = 2  # the first codebook of each branch of the quantizer
 
 
 class Prior:
@@ -45,8 +44,9 @@ class Prior:
 
     @torch.no_grad()
     def log_probabilities(self, speech: Speech) -> Tensor:
-        """Of each frame: [BOOKS, frames, codes]. Zeros where the text cannot be spoken as one."""
-        found = torch.zeros(BOOKS, len(speech.codes), self._num_codes, device=DEVICE)
+        """Of each frame: [books, frames, codes]. Zeros where the text cannot be spoken as one."""
+        shape = (speech.codes.shape[1], len(speech.codes), self._num_codes)
+        found = torch.zeros(shape, device=DEVICE)
         examples = sorted(self.examples(speech), key=lambda pair: len(pair[1]))
         talker = self._model.talker
         for start in range(0, len(examples), BATCH):
@@ -54,8 +54,8 @@ class Prior:
             batch = collate(chosen, DEVICE)
             hidden = talker_states(talker, batch)
             first = first_logits(talker, hidden, batch)[: len(batch.before), : self._num_codes]
-            second = residual_logits(talker, hidden[batch.before], batch.frames)[0]
-            logits = torch.stack((first, second)).log_softmax(-1)
+            rest = residual_logits(talker, hidden[batch.before], batch.frames)
+            logits = torch.stack((first, *rest)).log_softmax(-1)
             lengths = [frames.stop - frames.start for frames in places]
             for frames, part in zip(places, logits.split(lengths, 1), strict=True):
                 found[:, frames] = part
@@ -68,33 +68,34 @@ def choose_codes(
 ) -> Speech:
     """The speech with the codes that encoder and talker together find most probable.
 
-    The talker helps with the first two codebooks, which have the words. `weight` is that of its
-    log probabilities; 0 leaves the codes of the encoder.
+    The encoder's log probabilities are squared distances by `temperature`. `weight` is that of the
+    talker's; 0 leaves the codes of the encoder.
     """
     parts = [trainer.branches(trainer.encoder(one[None])) for one in speech.split()]
-    vectors = [torch.cat([part[side][0] for part in parts]) for side in range(BOOKS)]
-    tables = trainer.books.vectors[:BOOKS]
-    logits = [
-        2 * (one @ table.T) - table.square().sum(-1)
-        for one, table in zip(vectors, tables, strict=True)
-    ]
-    own = (torch.stack(logits) / temperature).log_softmax(-1)
+    first, rest = (torch.cat([part[side][0] for part in parts]) for side in range(2))
     codes = speech.codes
     for _ in range(ROUNDS):
         now = Speech(speech.texts, speech.audio, codes, speech.num_frames)
-        both = own + weight * prior.log_probabilities(now)
-        codes = _with_residuals(trainer, both.argmax(-1), vectors[1])
+        expected = temperature * weight * prior.log_probabilities(now)
+        codes = _nearest(trainer, first, rest, expected)
     return Speech(speech.texts, speech.audio, codes, speech.num_frames)
 
 
-def _with_residuals(trainer: CodecTrainer, chosen: Tensor, rest: Tensor) -> Tensor:
-    """Codes [frames, books]: the chosen ones [BOOKS, frames], and those of what they leave."""
-    found = [*chosen]
-    residual = rest - trainer.books.vectors[1][chosen[1]]
-    for book in range(BOOKS, len(trainer.books.vectors)):
-        codes, vectors = trainer.books.quantise(
-            book, residual, learn=False, speaker=trainer.speaker
-        )
-        residual = residual - vectors
-        found.append(codes)
+def _nearest(trainer: CodecTrainer, first: Tensor, rest: Tensor, bonus: Tensor) -> Tensor:
+    """Codes [frames, books] of vectors [frames, width], by distance minus `bonus`.
+
+    `bonus` is [books, frames, codes].
+    """
+    books, found, residual = trainer.books, [], rest
+    for book, table in enumerate(books.vectors):
+        own = first if book == 0 else residual
+        is_last = book == len(books.vectors) - 1
+        if is_last:
+            own = own + books.marks[trainer.speaker]
+        score = 2 * (own @ table.T) - table.square().sum(-1) + bonus[book]
+        if is_last:
+            score = torch.where(books.owner == trainer.speaker, score, -torch.inf)
+        found.append(score.argmax(-1))
+        if book:
+            residual = residual - table[found[-1]]
     return torch.stack(found, -1)

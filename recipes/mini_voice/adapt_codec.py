@@ -7,14 +7,13 @@ untrained. This stage runs on a GPU or a CPU:
 
 1. A preset of the base speaks every transcript and as many other sentences as `num_other_lines`
    says. Its codes and its audio are exact pairs.
-2. Dynamic time warping aligns each recording with the preset's speech.
-3. A mel encoder learns the preset's codes from its speech, from the aligned recordings, and from
-   the other sentences with a changed timbre. The codes keep their meaning, so the talker knows most
-   of the way from text to codes.
-4. Encoder and decoder learn to reproduce the recordings, while the encoder keeps finding the
-   preset's codes.
-5. The recordings are encoded. Where several codes are probable, the preset's talker, which knows
-   the transcript, helps to choose. The decoder learns the recordings' audio from these codes.
+2. Dynamic time warping aligns each recording with the preset's speech. A mel encoder learns the
+   preset's codes from its speech, from the aligned recordings, and from speech with a changed
+   timbre. The codes keep their meaning, so the talker knows most of the way from text to codes.
+3. The recordings are encoded. The preset's talker, which knows the transcript, helps to choose
+   between codes of similar sound. The encoder learns these codes instead of the aligned ones.
+4. Encoder and decoder learn to reproduce the recordings, and the recordings are encoded again.
+5. The decoder learns the recordings' audio from their codes.
 
 It writes a checkpoint folder with the new decoder, and `data.jsonl` with the codes of the
 recordings and of other sentences of the preset. With these the talker does not forget words that
@@ -54,6 +53,9 @@ from recipes.mini_voice.adapt_stages import (
     EncoderStage,
     JointStage,
     Length,
+    Stage,
+    aligned_pairs,
+    own_pairs,
     train,
 )
 from recipes.mini_voice.codec_model import CodecTrainer
@@ -97,25 +99,50 @@ def encode(trainer: CodecTrainer, texts: list[str], audios: list[Tensor]) -> Spe
     return join_speech(list(zip(texts, audios, codes, strict=True)))
 
 
-def adapt(
-    config: SimpleNamespace, trainer: CodecTrainer, pairs: CodePairs, prior: Prior,
-    texts: list[str], audios: list[Tensor], log: Log, seconds: float,
-) -> Speech:  # fmt: skip
-    """Train encoder and decoder. Returns the recordings with their codes."""
-    lengths = {
-        name: Length(getattr(config, f"{name}_steps"), getattr(config, f"{name}_share") * seconds)
-        for name in ("encoder", "joint", "decoder")
-    }
-    train(EncoderStage(config, trainer, pairs), "encoder", lengths["encoder"], log)
-    speech = encode(trainer, texts, audios)
-    train(JointStage(config, trainer, pairs, speech), "joint", lengths["joint"], log)
-    speech = encode(trainer, texts, audios)
-    chosen = choose_codes(trainer, prior, speech, config.temperature, config.prior_weight)
-    log("chosen", changed=float((chosen.codes != speech.codes)[:, 0].float().mean()))
-    speech = chosen
-    log("encoded", used=str([len(book.unique()) for book in speech.codes.T]))
-    train(DecoderStage(config, trainer, speech), "decoder", lengths["decoder"], log)
-    return speech
+class Adaptation:
+    """Adapts encoder and decoder to recordings."""
+
+    def __init__(
+        self, config: SimpleNamespace, trainer: CodecTrainer, prior: Prior, log: Log, seconds: float
+    ) -> None:
+        self.config, self.trainer, self.prior = config, trainer, prior
+        self.log, self.seconds = log, seconds
+
+    def run(
+        self, preset: Speech, imitated: list[Tensor], texts: list[str], audios: list[Tensor]
+    ) -> Speech:
+        """The recordings with their codes. The preset's first utterances have the words of the
+        `imitated` recordings."""
+        config, trainer = self.config, self.trainer
+        own = own_pairs(trainer, preset)
+        pairs = CodePairs(config, trainer, aligned_pairs(trainer, own, imitated), own)
+        self.log("aligned")
+        self._train("encoder", EncoderStage(config, trainer, pairs))
+        speech = self._encode(texts, audios)
+        pairs = CodePairs(config, trainer, own_pairs(trainer, speech), own)
+        if config.again_steps:
+            self._train("again", EncoderStage(config, trainer, pairs))
+            speech = self._encode(texts, audios)
+        if config.joint_steps:
+            self._train("joint", JointStage(config, trainer, pairs, speech))
+            speech = self._encode(texts, audios)
+        self._train("decoder", DecoderStage(config, trainer, speech))
+        return speech
+
+    def _train(self, name: str, stage: Stage) -> None:
+        steps, share = (getattr(self.config, f"{name}_{key}") for key in ("steps", "share"))
+        train(stage, name, Length(steps, share * self.seconds), self.log)
+
+    def _encode(self, texts: list[str], audios: list[Tensor]) -> Speech:
+        config = self.config
+        encoded = encode(self.trainer, texts, audios)
+        speech = choose_codes(
+            self.trainer, self.prior, encoded, config.temperature, config.prior_weight
+        )
+        changed = (speech.codes != encoded.codes).float().mean(0)
+        used = [len(book.unique()) for book in speech.codes.T]
+        self.log("codes", changed=str([round(one, 2) for one in changed.tolist()]), used=str(used))
+        return speech
 
 
 def write_checkpoint(trainer: CodecTrainer, out: Path, base: Path, voice: str) -> None:
@@ -153,10 +180,8 @@ def main() -> None:
     )
     options.add_argument("--base", type=Path, default=ASSET, help="default: the embedded voice")
     args = options.parse_args()
-    settings = load_settings(args.smoke, args.set)
+    settings = load_settings(args.smoke, args.set, on_gpu=DEVICE.type == "cuda")
     config = settings.adapt_codec
-    if DEVICE.type == "cuda":
-        vars(config).update(vars(settings.adapt_codec_gpu))
     log = Log(args.out.with_name(f"{args.out.name}.log.jsonl"))
     texts, audios, rejections = read_recordings(args.data)
     for one in rejections:
@@ -165,18 +190,17 @@ def main() -> None:
         raise SystemExit(f"{args.data}: no recording can be used")
     log("recordings", recordings=len(texts), minutes=sum(map(len, audios)) / SAMPLE_RATE / 60)
     lines = [*texts, *other_lines(config.num_other_lines)]
-    preset, recorded = imitate(args.base, config.voice, lines, audios)
+    preset, imitated = imitate(args.base, config.voice, lines, audios)
     log("preset", utterances=len(preset.texts), minutes=len(preset.audio) / SAMPLE_RATE / 60)
     begin_stage()
     use_fast_snake()
     trainer = build(settings, args.base)
     take_share(trainer, preset)
-    pairs = CodePairs(config, trainer, preset, recorded)
-    log("aligned")
     prior = Prior(args.base, config.voice)
-    speech = adapt(config, trainer, pairs, prior, texts, audios, log, args.seconds or math.inf)
+    adaptation = Adaptation(config, trainer, prior, log, args.seconds or math.inf)
+    speech = adaptation.run(preset, imitated, texts, audios)
     write_checkpoint(trainer, args.out, args.base, config.voice)
-    replayed = slice(len(recorded), len(recorded) + config.num_replayed)
+    replayed = slice(len(imitated), len(imitated) + config.num_replayed)
     write_data(args.out / "data.jsonl", (speech, slice(None)), (preset, replayed))
 
 

@@ -51,28 +51,42 @@ class Stage(Protocol):
         ...
 
 
+Pair = tuple[Tensor, Tensor]  # mels [mels, frames * COLUMNS], codes [frames, books]
+
+
+@torch.no_grad()
+def own_pairs(trainer: CodecTrainer, speech: Speech) -> list[Pair]:
+    """Mels and codes of each utterance."""
+    mels = [trainer.encoder.mels(one[None])[0] for one in speech.split()]
+    return list(zip(mels, speech.codes.split(speech.num_frames), strict=True))
+
+
+@torch.no_grad()
+def aligned_pairs(trainer: CodecTrainer, preset: list[Pair], audios: list[Tensor]) -> list[Pair]:
+    """Mels of recordings, warped to the preset's speech of their transcripts, and its codes."""
+    new = [trainer.encoder.mels(one[None])[0] for one in audios]
+    own = preset[: len(new)]
+    paths = align(new, [mels for mels, _ in own])
+    return [(mels[:, path], codes) for mels, path, (_, codes) in zip(new, paths, own, strict=True)]
+
+
 class CodePairs:
     """Mels with known codes, and the loss of an encoder that should find these codes.
 
-    Half of a batch is the preset's speech. The other half has other timbres: aligned recordings of
-    the first utterances, and the preset's further utterances, all changed at random.
+    Half of a batch is the preset's speech. The other half has other timbres: recordings, and speech
+    of the preset, all changed at random.
     """
 
     def __init__(
-        self, config: SimpleNamespace, trainer: CodecTrainer, speech: Speech, audios: list[Tensor]
-    ) -> None:
-        self.config, self.trainer, self.speech = config, trainer, speech
-        with torch.no_grad():
-            own, new = (
-                [trainer.encoder.mels(one[None])[0] for one in part]
-                for part in (speech.split(), audios)
-            )
-            paths = align(new, own[: len(new)])
-        warped = [one[:, path] for one, path in zip(new, paths, strict=True)]
-        self.mels = torch.cat((*warped, *own[len(new) :], *own), 1)  # [mels, columns]
-        self.num_recorded = sum(speech.num_frames[: len(new)])
+        self, config: SimpleNamespace, trainer: CodecTrainer, recorded: list[Pair],
+        preset: list[Pair],
+    ) -> None:  # fmt: skip
+        self.config, self.trainer = config, trainer
+        mels, codes = zip(*recorded, *preset, strict=True)
+        self.mels, self.codes = torch.cat(mels, 1), torch.cat(codes)
+        self.num_recorded = sum(len(one) for _, one in recorded)
         books = trainer.books
-        pairs = zip(speech.codes.T, books.vectors, strict=True)
+        pairs = zip(self.codes.T, books.vectors, strict=True)
         self.first, *rest = [vectors[codes] for codes, vectors in pairs]
         self.rest = torch.stack(rest).sum(0) - books.marks[0]
         self.first_size, self.rest_size = (
@@ -83,13 +97,15 @@ class CodePairs:
 
     def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
         config, trainer, half = self.config, self.trainer, self.config.batch // 2
-        mels, frames = self._crops()
+        frames = self._crops()
+        within = torch.arange(config.crop_frames * COLUMNS, device=DEVICE)
+        mels = self.mels[:, frames[:, :1] * COLUMNS + within].transpose(0, 1)
         others = change_timbre(mels[:half], config.frequency_range, config.level_change)
         with autocast(config.precision):
             first, rest = trainer.branches(
                 trainer.encoder.encode_mels(torch.cat((others, mels[half:])))
             )
-        codes = self.speech.codes[frames]
+        codes = self.codes[frames]
         semantic = self._cross_entropy(0, first, codes[..., 0])
         acoustic = self._cross_entropy(1, rest, codes[..., 1])
         far = (rest - self.rest[frames]).square().sum(-1) / self.rest_size
@@ -100,22 +116,15 @@ class CodePairs:
             "far": far[:half].mean(), "far_own": far[half:].mean(),
         }  # fmt: skip
 
-    def _crops(self) -> tuple[Tensor, Tensor]:
-        """Mels [B, mels, columns] of random crops, and their frames [B, frames]."""
-        config = self.config
-        half, size, num_frames = config.batch // 2, config.crop_frames, len(self.speech.codes)
-        num_recorded = round(config.recorded_share * half)
-        begin = torch.cat(
-            (
-                torch.randint(self.num_recorded - size, (num_recorded,), device=DEVICE),
-                torch.randint(num_frames - size, (config.batch - num_recorded,), device=DEVICE),
-            )
+    def _crops(self) -> Tensor:
+        """Frames [B, crop_frames] of random crops."""
+        config, size = self.config, self.config.crop_frames
+        count = round(config.recorded_share * config.batch / 2)
+        recorded = torch.randint(self.num_recorded - size, (count,), device=DEVICE)
+        preset = torch.randint(
+            self.num_recorded, len(self.codes) - size, (config.batch - count,), device=DEVICE
         )
-        shift = (torch.arange(config.batch, device=DEVICE) >= half) * num_frames
-        within = torch.arange(size * COLUMNS, device=DEVICE)
-        columns = (begin + shift)[:, None] * COLUMNS + within
-        frames = begin[:, None] + torch.arange(size, device=DEVICE)
-        return self.mels[:, columns].transpose(0, 1), frames
+        return torch.cat((recorded, preset))[:, None] + torch.arange(size, device=DEVICE)
 
     def _cross_entropy(self, book: int, x: Tensor, codes: Tensor) -> Tensor:
         """Cross entropy [B, T] of codes, with distances as logits."""

@@ -25,13 +25,15 @@ LABEL = 960  # samples of one phoneme label, two a frame
 NUM_PHONEMES = 178  # ids of the teacher's alphabet
 
 
-def load_settings(smoke: bool = False, overrides: list[str] | None = None) -> SimpleNamespace:
-    """config.toml, with [smoke] over it and then `section.key=value` overrides."""
+def load_settings(
+    smoke: bool = False, overrides: list[str] | None = None, *, on_gpu: bool = False
+) -> SimpleNamespace:
+    """config.toml, with [gpu] and [smoke] over it and then `section.key=value` overrides."""
     raw: dict[str, Any] = tomllib.loads(CONFIG.read_text())
-    smoke_raw = raw.pop("smoke")
-    if smoke:
-        for section, values in smoke_raw.items():
-            raw[section].update(values)
+    for name, is_used in (("gpu", on_gpu), ("smoke", smoke)):
+        for section, values in raw.pop(name).items():
+            if is_used:
+                raw[section].update(values)
     for item in overrides or []:
         path, _, value = item.partition("=")
         section, _, key = path.partition(".")

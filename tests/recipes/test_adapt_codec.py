@@ -31,7 +31,8 @@ sys.path.insert(0, sys.argv.pop(1))
 runpy.run_module("recipes.mini_voice.adapt_codec", run_name="__main__")
 """
 SIZES = {
-    "num_other_lines": 2, "num_replayed": 1, "encoder_steps": 1, "batch": 2, "crop_frames": 8,
+    "num_other_lines": 2, "num_replayed": 1, "encoder_steps": 1, "again_steps": 1,
+    "batch": 2, "crop_frames": 8,
     "joint_steps": 1, "decoder_steps": 1, "decoder_batch": 2, "decoder_crop_frames": 12,
     "decoder_wave_frames": 4,
 }  # fmt: skip

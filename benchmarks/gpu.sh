@@ -5,7 +5,8 @@
 #
 #   tests      tests marked gpu, in parallel processes
 #   single     TTS.load() without options: ms per frame, first audio, 1 to 8 streams
-#   streams    64 and 256 streams
+#   many       64 streams with 64 slots, 256 streams with 256
+#   streams    1 to 256 streams with 256 slots
 #   live       64 and 256 streams, and 1,000 (0.6B) or 700 (1.7B) streams that are played in real time
 #   load       requests at random times
 #   served     vivace serve --workers over HTTP: 64 streams at one instant, and live streams
@@ -74,6 +75,13 @@ run_stage() {
     single)
       for size in 0.6B 1.7B; do
         engine 90 "engine-$size-default" "$size-CustomVoice" --streams 1,2,4,8 --repeats "$repeats" --rounds "$rounds"
+      done
+      ;;
+    many)
+      for size in 0.6B 1.7B; do
+        for count in 64 256; do
+          engine 90 "engine-$size-$count" "$size-CustomVoice" --streams $count --repeats 3 --rounds "$rounds"
+        done
       done
       ;;
     streams)

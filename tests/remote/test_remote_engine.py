@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Iterator
 from itertools import pairwise
@@ -18,6 +19,7 @@ from tests.support.websocket_client import wait_until
 from vivace import TTS
 from vivace.engine.turn_report import TurnReport
 from vivace.errors import AudioError, EngineError, NumericError, QueueFullError
+from vivace.remote.utterances import PublishedUtterance
 from vivace.serve.settings import ModelSpec
 from vivace.speech import LiveMode
 
@@ -59,6 +61,25 @@ def test_remote_stream_equals_the_local_stream(pair: RemotePair, options: dict[s
     for name in ("text_tokens", "frames", "completeness", "missing_words", "num_words", "retries"):
         assert getattr(remote_last.usage, name) == getattr(last.usage, name), name
     assert last.usage.completeness is not None  # the words were followed in the engine
+
+
+def test_utterances_of_the_host_are_freed_without_a_garbage_collection(pair: RemotePair) -> None:
+    """A server collects garbage rarely, and an utterance holds its samples."""
+
+    def num_hosted() -> int:
+        return sum(isinstance(one, PublishedUtterance) for one in gc.get_objects())
+
+    gc.collect()
+    num_before = num_hosted()
+    gc.disable()
+    try:
+        samples_of(pair.remote)
+        with pair.remote.stream(TEXT, seed=3) as stream:  # is cancelled
+            next(stream)
+            assert num_hosted() > num_before
+        wait_until(lambda: num_hosted() == num_before)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("live", ["sentence", "word"])

@@ -22,6 +22,7 @@ from vivace.engine.engine import Engine
 from vivace.engine.follower import TextFollower
 from vivace.engine.loaded import LoadedCheckpoint as LoadedCheckpoint  # for vivace.serve
 from vivace.engine.timings import UtteranceWords
+from vivace.engine.turn_report import TurnReport
 from vivace.engine.utterance import Utterance
 from vivace.errors import ClosedError
 from vivace.remote.errors import dump_error
@@ -72,7 +73,7 @@ class HostedConnection:
         self._messages: deque[list[Buffer]] = deque()  # replies and states to send
         self._wakeups: SimpleQueue[bool] = SimpleQueue()  # False: the connection has ended
         self._is_notified = self._had_turn = False
-        self._due: deque[PublishedUtterance] = deque()  # woken outside of turns
+        self._due: deque[int] = deque()  # numbers of utterances woken outside of turns
         self.num_submitted: dict[str, int] = {}  # new requests so far, by model
 
     # -- from any thread -----------------------------------------------------------------------
@@ -150,9 +151,10 @@ class HostedConnection:
         values, model = fields.values, fields.values["model"]
         loaded = self._find(model)
         published = PublishedUtterance(values["number"], self._load_utterance(fields, loaded))
-        published.utterance.wake = partial(self._wake, published)
+        # With the number instead of the object, a released utterance is freed at once.
+        published.utterance.wake = partial(self._wake, published.number)
         if values["reports_turns"]:
-            published.utterance.on_turn = lambda turn: published.turns.append(turn)
+            published.utterance.on_turn = partial(self._note_turn, published.number)
         if not values["is_continued"]:
             self.num_submitted[model] = self.num_submitted.get(model, 0) + 1
         try:
@@ -167,10 +169,15 @@ class HostedConnection:
             self._spoken.pop(published.number, None)
             self._wake_sender()
 
-    def _wake(self, published: PublishedUtterance) -> None:
+    def _wake(self, number: int) -> None:
         """Called by the engine's thread when the reader should check the utterance."""
-        self._due.append(published)
+        self._due.append(number)
         self._wake_sender()
+
+    def _note_turn(self, number: int, turn: TurnReport) -> None:
+        """Called by the engine's thread after a turn of the utterance."""
+        if (spoken := self._spoken.get(number)) is not None:
+            spoken[1].turns.append(turn)
 
     def _load_utterance(self, fields: Fields, loaded: LoadedCheckpoint | None) -> Utterance:
         values, follower, marker = fields.values, None, None
@@ -252,13 +259,11 @@ class HostedConnection:
         updates, had_turn = list[Buffer](), self._had_turn
         self._had_turn = False
         due = [self._due.popleft() for _ in range(len(self._due))]
-        if had_turn:
-            due = [published for _, published in list(self._spoken.values())]
-        for published in due:
-            if published.number in self._spoken:
-                updates += published.take_update()
-                if published.is_over:
-                    self._spoken.pop(published.number, None)
+        for number in list(self._spoken) if had_turn else due:
+            if (spoken := self._spoken.get(number)) is not None:
+                updates += spoken[1].take_update()
+                if spoken[1].is_over:
+                    self._spoken.pop(number, None)
         return pack(Kind.UPDATES, *updates) if updates else []
 
 

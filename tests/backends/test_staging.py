@@ -17,7 +17,7 @@ from vivace.backends.cuda_graph import staging
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.prefill import Field
 from vivace.backends.cuda_graph.slot_table import GraphSlot
-from vivace.backends.cuda_graph.staging import RowNumbers, StagedNumbers
+from vivace.backends.cuda_graph.staging import HostCopies, RowNumbers, StagedNumbers
 
 CPU = torch.device("cpu")
 PADDING = 9
@@ -137,3 +137,41 @@ def test_row_numbers_are_copied_only_on_change(monkeypatch: pytest.MonkeyPatch) 
     for given in ([1, 2], [1, 2], [2, 1], [2, 1]):
         rows.write(given, 2)
     assert copied == [[1, 2], [2, 1]]
+
+
+def test_results_outlive_later_copies() -> None:
+    copies, source = HostCopies(), torch.arange(6.0).view(2, 3)
+    read = copies.start(source)
+    source += 10
+    later = copies.start(source)
+    assert later().tolist() == [[10, 11, 12], [13, 14, 15]]
+    kept = read()
+    assert kept.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert read() is kept
+    del read, later
+    for _ in range(3):
+        copies.start(torch.full((2, 3), -1.0))()
+    assert kept.tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_copies_reuse_their_memory(is_read: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+    empty = torch.empty
+
+    def count(size: int, **options: Any) -> Tensor:
+        sizes.append(size)
+        return empty(size, **options)
+
+    monkeypatch.setattr(torch, "empty", count)
+    copies, small, large = HostCopies(), torch.zeros(3), torch.zeros(1500)
+    for _ in range(3):
+        pending = [copies.start(small), copies.start(small), copies.start(large)]
+        if is_read:
+            assert [read().size for read in pending] == [3, 3, 1500]
+    assert sizes.count(4096) <= 4
+    assert sizes.count(8192) <= 2
+    del pending
+    num_allocated = len(sizes)
+    copies.start(small), copies.start(large)
+    assert len(sizes) == num_allocated

@@ -24,9 +24,8 @@ from vivace.backends.cuda_graph.codec_plain import PlainDecoder, SlotDecoder
 from vivace.backends.cuda_graph.compile import kernel_compiler, triton_refusal
 from vivace.backends.cuda_graph.graphs import GraphPool, Work
 from vivace.backends.cuda_graph.slot_table import QueuedAudio, Sounds
-from vivace.backends.cuda_graph.staging import RowNumbers, upload
+from vivace.backends.cuda_graph.staging import HostCopies, RowNumbers, upload
 from vivace.backends.cuda_graph.state_cache import StateCache, state_bytes
-from vivace.backends.cuda_graph.stepper import to_host
 from vivace.backends.kernel_cache import Comparison
 from vivace.errors import BackendUnavailableError
 from vivace.model.codec import Codec
@@ -119,6 +118,7 @@ class CodecGraphs:
         self._most = batch = fit(num_slots, BATCHES) or BATCHES[-1]  # slots per pass
         frames = min(CODEC_PASS, batch * CODEC_FRAMES[0])
         self._rows = RowNumbers(batch, num_slots, self._device)
+        self._copies = HostCopies()
         self._codes = torch.zeros(
             frames * self._num_codebooks, dtype=torch.int64, device=self._device
         )
@@ -208,7 +208,9 @@ class CodecGraphs:
     ) -> list[QueuedAudio]:
         """Queue one pass; returns the audio of each slot."""
         with self._graphs.on_stream():
-            read = _measured(to_host(self._queue_pass(rows, num_frames, write)), num_frames)
+            read = _measured(
+                self._copies.start(self._queue_pass(rows, num_frames, write)), num_frames
+            )
         return [QueuedAudio(num_frames, read, row) for row in range(len(rows))]
 
     def _given(self, codes: Sequence[NDArray[np.int64]]) -> Callable[[Tensor], object]:

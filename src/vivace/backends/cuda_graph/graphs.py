@@ -49,6 +49,7 @@ class GraphPool:
     def discard_all(self) -> None:
         """Capture every graph again when it is next needed."""
         self._ready.clear()
+        self._pool = None  # a memory pool without graphs cannot be used again
 
     def on_stream(self) -> AbstractContextManager[object]:
         return torch.cuda.stream(self.stream) if self.stream is not None else nullcontext()

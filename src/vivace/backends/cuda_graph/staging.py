@@ -1,17 +1,20 @@
-"""Asynchronous copies of numbers to the device through pinned memory.
+"""Asynchronous copies to the device and to the host through pinned memory.
 
-PyTorch reuses pinned memory only after its copies have finished. `StagedNumbers` keep theirs.
+PyTorch reuses pinned memory only after its copies have finished. `StagedNumbers` and `HostCopies`
+keep theirs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+MIN_SIZE = 12  # of memory for a copy to the host, as a power of two
 _NUMPY = {torch.int64: np.int64, torch.int32: np.int32, torch.float32: np.float32}
 
 
@@ -24,6 +27,51 @@ def pin(values: object, dtype: torch.dtype, device: torch.device) -> Tensor:
 def upload(values: object, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Copy to the device asynchronously."""
     return pin(values, dtype, device).to(device, non_blocking=True)
+
+
+class HostCopies:
+    """Copies of results to the host, through pinned memory that is kept here.
+
+    When PyTorch frees pinned memory, it records an event on the stream of its last copy. That fails
+    while another thread captures a graph on this stream. All copies start on one stream: a copy
+    may therefore reuse the memory of an earlier one that nobody has waited for.
+    """
+
+    def __init__(self) -> None:
+        self._unused: dict[int, list[Tensor]] = {}  # by size
+
+    def start(self, tensor: Tensor) -> Callable[[], NDArray[Any]]:
+        """Start a copy; the returned call waits for it and may be repeated."""
+        size = 1 << max(MIN_SIZE, (tensor.nbytes - 1).bit_length())
+        unused = self._unused.setdefault(size, [])
+        try:
+            memory = unused.pop()  # other threads may append to the list
+        except IndexError:
+            memory = torch.empty(size, dtype=torch.uint8, pin_memory=tensor.is_cuda)
+        return _HostCopy(tensor, memory, unused).wait
+
+
+class _HostCopy:
+    """A copy in progress. Its memory returns to `unused` with the last reference to the copy."""
+
+    def __init__(self, tensor: Tensor, memory: Tensor, unused: list[Tensor]) -> None:
+        self._memory, self._unused = memory, unused
+        self._host = memory[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+        self._host.copy_(tensor, non_blocking=True)
+        self._done = torch.cuda.Event() if tensor.is_cuda else None
+        if self._done is not None:
+            self._done.record()
+        self._result: NDArray[Any] | None = None
+
+    def wait(self) -> NDArray[Any]:
+        if self._result is None:
+            if self._done is not None:
+                self._done.synchronize()
+            self._result = self._host.numpy().copy()
+        return self._result
+
+    def __del__(self) -> None:
+        self._unused.append(self._memory)
 
 
 class StagedNumbers:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from vivace.backends.base import Frames, SlotStatus
 from vivace.backends.cuda_graph.buckets import BATCHES, fit, spans
 from vivace.backends.cuda_graph.frame import DrawKind, FrameLoop, Layers
 from vivace.backends.cuda_graph.graphs import GraphPool, Work
 from vivace.backends.cuda_graph.slot_table import RING, STATUSES, GraphSlot, SlotTable
-from vivace.backends.cuda_graph.staging import RowNumbers
+from vivace.backends.cuda_graph.staging import HostCopies, RowNumbers
 from vivace.speech import SamplingParams
 
 # Columns of the report to the host: status, number of frames, places, shares, codes.
@@ -27,6 +25,7 @@ class Stepper:
         self._table, self._layers, self._graphs = table, layers, graphs
         self._loop = FrameLoop(layers, pad_id)
         self._spans = spans(table.num_positions)
+        self._copies = HostCopies()
         self._rows = RowNumbers(BATCHES[-1], table.padding, table.device)
         shape = (BATCHES[-1], table.report_size)
         self._reports = torch.zeros(shape, dtype=torch.int32, device=table.device)
@@ -48,7 +47,7 @@ class Stepper:
             work()
         for slot in live:
             slot.num_queued += num_frames
-        report = to_host(self._reports[: len(live)])
+        report = self._copies.start(self._reports[: len(live)])
         before: list[tuple[int, int]] = []
 
         def wait() -> Frames:  # may be called again after an interrupt
@@ -122,20 +121,3 @@ def _settle(
         slot.status, slot.num_frames, slot.num_queued = status, num_frames, num_queued
         settled.append(status)
     return tuple(settled)
-
-
-def to_host(tensor: Tensor) -> Callable[[], NDArray[Any]]:
-    """Start a copy to the host; the returned call waits for it."""
-    if tensor.device.type != "cuda":
-        copied = tensor.clone()
-        return copied.numpy
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    host.copy_(tensor, non_blocking=True)
-    done = torch.cuda.Event()
-    done.record()
-
-    def wait() -> NDArray[Any]:
-        done.synchronize()
-        return host.numpy()
-
-    return wait

@@ -127,7 +127,7 @@ def gpu() -> str:
     many = [
         {
             each["streams"]: each["audio_s_per_s"]
-            for name in ("live", "default")
+            for name in ("default", "64", "256")
             for each in read(f"engine-{size}-{name}-h200")["throughput"]
         }
         for size in SIZES

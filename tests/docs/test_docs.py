@@ -109,7 +109,8 @@ def test_every_benchmark_result_is_referenced() -> None:
         for name in (
             "engine-{size}-half-h200",
             "engine-{size}-default-h200",
-            "engine-{size}-streams-h200",
+            "engine-{size}-64-h200",
+            "engine-{size}-256-h200",
         ):
             text = text.replace(name, f"{name} {name.format(size=size)}")
     results = sorted((ROOT / "benchmarks" / "results").iterdir())

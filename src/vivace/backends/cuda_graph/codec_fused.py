@@ -2,8 +2,8 @@
 
 Products run on tensor cores. `split` is 3xTF32 emulation of float32: each float32 is split into two
 TF32 numbers, and three of the four products are summed. `half` rounds weights and inputs to TF32 in
-the transformer and to float16 in its attention and in later layers, whose residual sums are float16
-too; products are summed in float32.
+the transformer and to float16 in its attention and in later layers. Their residual sums are float16
+too. Products are summed in float32.
 
 A layer is one kernel, followed by one that updates its history. It reads past inputs from the
 slot's history and writes the activated input of the next layer. Consecutive linear layers are

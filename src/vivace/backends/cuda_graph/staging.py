@@ -33,8 +33,8 @@ class HostCopies:
     """Copies of results to the host, through pinned memory that is kept here.
 
     When PyTorch frees pinned memory, it records an event on the stream of its last copy. That fails
-    while another thread captures a graph on this stream. All copies start on one stream: a copy
-    may therefore reuse the memory of an earlier one that nobody has waited for.
+    while another thread captures a graph on this stream. All copies start on one stream. A copy
+    may therefore reuse the memory of an earlier one that has not been read.
     """
 
     def __init__(self) -> None:

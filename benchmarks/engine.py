@@ -27,8 +27,8 @@ from vivace.cli.bench.latency import Subject
 from vivace.cli.parser import build_parser
 from vivace.device import pick_device, pick_dtype
 from vivace.engine.engine import Engine
+from vivace.engine.limits import EngineLimits
 from vivace.engine.loaded import LoadedCheckpoint, Parts
-from vivace.engine.scheduler import EngineLimits
 from vivace.model.codec import Codec
 from vivace.model.config import check_weights
 from vivace.model.config_file import parse_model_config

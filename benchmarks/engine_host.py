@@ -39,7 +39,7 @@ from vivace.backends.cuda_graph.slot_table import RING, Status
 from vivace.checkpoint import EMBEDDED
 from vivace.cli.bench.machine import machine
 from vivace.engine import completeness
-from vivace.engine.scheduler import EngineLimits
+from vivace.engine.limits import EngineLimits
 from vivace.engine.steps import Wait
 from vivace.engine.stream import Stream
 from vivace.engine.worker import EngineWorker

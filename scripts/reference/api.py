@@ -42,7 +42,7 @@ ALIASES = {
 }
 LITERALS = {
     "Weights": "vivace.model.config",
-    "Profile": "vivace.engine.scheduler",
+    "Profile": "vivace.engine.limits",
     "CodecPrecision": "vivace.backends.base",
     "FinishReason": "vivace.speech",
     "TextLayout": "vivace.speech",

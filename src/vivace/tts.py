@@ -25,9 +25,9 @@ from vivace.engine.adapted import mixable_adapters as mixable_adapters  # for vi
 from vivace.engine.async_stream import AsyncStream
 from vivace.engine.dialogues import DialogueLines, speak_dialogue, stream_dialogue
 from vivace.engine.engine import Engine
+from vivace.engine.limits import EngineLimits, Profile
 from vivace.engine.loaded import LoadedCheckpoint
 from vivace.engine.loading import LoadSettings, load_checkpoint, open_checkpoint
-from vivace.engine.scheduler import EngineLimits, Profile
 from vivace.engine.stream import Stream
 from vivace.engine.synthesizer import Synthesizer
 from vivace.hub import local_folder

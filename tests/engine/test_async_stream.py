@@ -21,7 +21,7 @@ from vivace import TTS
 from vivace.audio.clip import AudioChunk
 from vivace.backends.base import Frames, Slot
 from vivace.engine.async_stream import AsyncStream, LoopWakers
-from vivace.engine.scheduler import PACES
+from vivace.engine.limits import PACES
 from vivace.engine.steps import Wait
 from vivace.engine.stream import Stream
 from vivace.engine.turn_report import TurnReport

@@ -26,7 +26,8 @@ from tests.support.scripted_backend import (
 from vivace.backends.base import Frames, Slot
 from vivace.engine.engine import Engine
 from vivace.engine.frame_block import FrameBlock
-from vivace.engine.scheduler import PACES, EngineLimits, Plan, Scheduler
+from vivace.engine.limits import PACES, EngineLimits
+from vivace.engine.scheduler import Plan, Scheduler
 from vivace.engine.utterance import Utterance
 from vivace.errors import EngineError, NumericError, QueueFullError, RequestError
 from vivace.speech import SamplingParams

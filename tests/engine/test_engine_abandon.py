@@ -15,7 +15,7 @@ from tests.support.scripted_backend import ScriptedBackend, open_blocks, wait_un
 from vivace.backends.base import Frames, Slot
 from vivace.engine.engine import Engine
 from vivace.engine.frame_block import FrameBlock
-from vivace.engine.scheduler import EngineLimits
+from vivace.engine.limits import EngineLimits
 from vivace.errors import EngineError
 
 SOON_S = 60.0

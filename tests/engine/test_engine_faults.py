@@ -24,7 +24,7 @@ from vivace import TTS
 from vivace.backends.base import Frames, Samples, Slot
 from vivace.engine.engine import Engine
 from vivace.engine.frame_block import FrameBlock
-from vivace.engine.scheduler import EngineLimits
+from vivace.engine.limits import EngineLimits
 from vivace.errors import TTSError
 from vivace.prompt import Prompt
 from vivace.speech import SamplingParams

@@ -7,7 +7,8 @@ import pytest
 from tests.support.scripted_backend import BusyBackend, open_blocks, script
 from vivace.engine.chunks import WHOLE
 from vivace.engine.engine import Engine
-from vivace.engine.scheduler import PACES, EngineLimits, Plan, Scheduler
+from vivace.engine.limits import PACES, EngineLimits
+from vivace.engine.scheduler import Plan, Scheduler
 from vivace.engine.utterance import Utterance
 from vivace.speech import SamplingParams
 

@@ -10,7 +10,8 @@ import pytest
 
 from tests.support.scripted_backend import ScriptedBackend, open_blocks, script, wait_until_empty
 from vivace.engine.engine import Engine
-from vivace.engine.scheduler import MAX_WHILE_OTHERS_WAIT, EngineLimits, Plan, Scheduler
+from vivace.engine.limits import EngineLimits
+from vivace.engine.scheduler import MAX_WHILE_OTHERS_WAIT, Plan, Scheduler
 from vivace.engine.utterance import Utterance
 from vivace.speech import SamplingParams
 

@@ -12,8 +12,9 @@ from tests.support.scripted_backend import ScriptedBackend, script, wait_until, 
 from vivace.backends.base import Admission, Frames, Slot
 from vivace.engine.engine import Engine
 from vivace.engine.guard import frame_budget
+from vivace.engine.limits import EngineLimits
 from vivace.engine.reader import UtteranceReader
-from vivace.engine.scheduler import EngineLimits, Scheduler
+from vivace.engine.scheduler import Scheduler
 from vivace.engine.utterance import Utterance
 from vivace.errors import BackendFullError, EngineError
 from vivace.prompt import Prompt

@@ -16,8 +16,9 @@ from tests.support.scripted_backend import (
     wait_until_empty,
 )
 from vivace.engine.engine import Engine
+from vivace.engine.limits import PACES, EngineLimits
 from vivace.engine.reader import UtteranceReader
-from vivace.engine.scheduler import PACES, EngineLimits, Scheduler
+from vivace.engine.scheduler import Scheduler
 from vivace.engine.utterance import Utterance
 from vivace.errors import EngineError
 from vivace.speech import SamplingParams

@@ -7,13 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from tests.support.scripted_backend import script
-from vivace.engine.scheduler import (
-    MAX_SILENT_BATCH,
-    MAX_TURN_S,
-    PACES,
-    EngineLimits,
-    Scheduler,
-)
+from vivace.engine.limits import PACES, EngineLimits
+from vivace.engine.scheduler import MAX_SILENT_BATCH, MAX_TURN_S, Scheduler
 from vivace.engine.utterance import Utterance
 from vivace.speech import SamplingParams
 

@@ -16,7 +16,7 @@ from tests.support.scripted_backend import (
     wait_until,
 )
 from vivace.engine.engine import Engine
-from vivace.engine.scheduler import EngineLimits
+from vivace.engine.limits import EngineLimits
 from vivace.engine.utterance import Utterance
 from vivace.engine.wait import WaitEstimator
 from vivace.errors import QueueFullError

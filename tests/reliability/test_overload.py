@@ -23,7 +23,7 @@ from tests.support.project import ROOT
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
 from tests.support.websocket_client import wait_until
-from vivace.engine.scheduler import EngineLoad
+from vivace.engine.limits import EngineLoad
 from vivace.serve.settings import ServeSettings
 
 NUM_SLOTS, MAX_QUEUE = 4, 4

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vivace import TTS
-from vivace.engine.scheduler import EngineLoad
+from vivace.engine.limits import EngineLoad
 from vivace.engine.turn_report import TurnReport
 from vivace.remote.checkpoint import RemoteCheckpoint
 from vivace.remote.client import EngineLink, RemoteEngine

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from vivace.engine.scheduler import EngineLoad
+from vivace.engine.limits import EngineLoad
 from vivace.engine.utterance import Utterance
 
 

@@ -22,8 +22,8 @@ from typing import TypeVar
 from vivace.backends.base import Backend
 from vivace.device import short_switch_interval, use_threads
 from vivace.engine.client import EngineClient
+from vivace.engine.limits import EngineLimits, EngineLoad
 from vivace.engine.pipeline import Spent, describe
-from vivace.engine.scheduler import EngineLimits, EngineLoad
 from vivace.engine.thread import Inbox, Message, start_thread
 from vivace.engine.turn_report import TurnHook
 from vivace.engine.utterance import Utterance

@@ -30,8 +30,8 @@ from vivace.device import (
 )
 from vivace.engine.adapted import view_adapters
 from vivace.engine.engine import Engine
+from vivace.engine.limits import EngineLimits
 from vivace.engine.loaded import LoadedCheckpoint, Parts
-from vivace.engine.scheduler import EngineLimits
 from vivace.errors import BackendUnavailableError
 from vivace.model.config import Weights
 from vivace.text.lexicon import Lexicon

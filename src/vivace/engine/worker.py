@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from vivace.backends.base import Backend
 from vivace.device import is_context_lost, use_threads
+from vivace.engine.limits import EngineLimits
 from vivace.engine.pipeline import Pipeline, describe, engine_error
-from vivace.engine.scheduler import EngineLimits, Plan, Scheduler
+from vivace.engine.scheduler import Plan, Scheduler
 from vivace.engine.turn_report import TurnHook, TurnReport, call_hooks
 from vivace.engine.utterance import Utterance
 from vivace.engine.wait import WaitEstimator

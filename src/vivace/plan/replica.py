@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from vivace.engine.chunks import chunk_sizes
-from vivace.engine.scheduler import FRAME_S, EngineLimits, Scheduler
+from vivace.engine.limits import EngineLimits
+from vivace.engine.scheduler import FRAME_S, Scheduler
 from vivace.errors import RequestError
 from vivace.options import RAMP
 from vivace.plan.figures import Figures

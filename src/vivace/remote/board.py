@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vivace.engine.scheduler import EngineLoad as EngineLoad  # for vivace.serve
+from vivace.engine.limits import EngineLoad as EngineLoad  # for vivace.serve
 
 if TYPE_CHECKING:  # the supervisor of a server does not import PyTorch
     from vivace.engine.client import EngineClient as EngineClient  # for vivace.serve

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vivace.engine.client import EngineClient
-from vivace.engine.scheduler import EngineLoad
+from vivace.engine.limits import EngineLoad
 from vivace.engine.timings import AttentionPass, Found, TimedFrames
 from vivace.engine.utterance import Utterance
 from vivace.errors import ClosedError, EngineError

@@ -12,8 +12,8 @@ from vivace.backends import BackendEntry, Capacity, survey
 from vivace.cli.bench.latency import Subject, measure_spent
 from vivace.cli.bench.load import measure_throughput
 from vivace.engine.engine import Engine
+from vivace.engine.limits import EngineLimits
 from vivace.engine.loaded import LoadedCheckpoint, Parts
-from vivace.engine.scheduler import EngineLimits
 from vivace.errors import BackendError
 from vivace.tts import TTS
 

@@ -170,7 +170,7 @@ def test_full_queue_is_refused_with_its_retry_time() -> None:
             next(pair.remote.stream(TEXT, seed=2))
         assert refused.value.retry_s > 0
         first.close()
-        assert pair.board.num_submitted == 2
+        assert pair.load.num_submitted == 2
 
 
 def test_unread_stream_pauses_the_engine_and_continues() -> None:

@@ -21,7 +21,7 @@ from vivace.remote.wire import Fields
 LIMIT_S = 60.0
 
 
-class Board:
+class LocalLoad:
     """The load of the engine itself."""
 
     def __init__(self, tts: TTS) -> None:
@@ -47,7 +47,7 @@ class RemotePair:
     remote: TTS
     link: EngineLink
     host: HostedConnection
-    board: Board
+    load: LocalLoad
     calls: list[dict[str, Any]] = field(default_factory=list)
     is_lost: threading.Event = field(default_factory=threading.Event)
 
@@ -72,8 +72,8 @@ def connected(local: TTS, adapters: dict[str, Path] | None = None) -> Iterator[R
     serving = threading.Thread(target=host.serve)
     serving.start()
     link = EngineLink(ours, lambda state: None, is_lost.set)
-    board = Board(local)
-    engine = RemoteEngine("model", board)
+    load = LocalLoad(local)
+    engine = RemoteEngine("model", load)
     engine.link = link
     engine.update(
         is_broken=False,
@@ -90,7 +90,7 @@ def connected(local: TTS, adapters: dict[str, Path] | None = None) -> Iterator[R
     loaded = RemoteCheckpoint(local.checkpoint.folder, engine, adapters=adapters)
     remote = TTS(loaded, local.lexicon)
     try:
-        yield RemotePair(local, remote, link, host, board, calls, is_lost)
+        yield RemotePair(local, remote, link, host, load, calls, is_lost)
     finally:
         local.engine.on_turn = previous
         link.close()

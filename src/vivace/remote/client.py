@@ -53,7 +53,7 @@ LOST = "the engine's process ended while it spoke; send the request again"
 RESTARTING = "the engine's process is being restarted; send the request again"
 
 
-class LoadBoard(Protocol):
+class PublishedLoad(Protocol):
     """The load of one model's engine, as its process publishes it."""
 
     def count_submitted(self) -> None:
@@ -167,8 +167,8 @@ class EngineLink:
 class RemoteEngine(EngineClient):
     """The engine of one model in another process."""
 
-    def __init__(self, model: str, board: LoadBoard) -> None:
-        self.model, self._board = model, board
+    def __init__(self, model: str, load: PublishedLoad) -> None:
+        self.model, self._load = model, load
         self.link: EngineLink | None = None  # None: not connected
         self._numbers: dict[Utterance, tuple[EngineLink, int]] = {}
         self._is_broken = self._follows_text = False
@@ -191,7 +191,7 @@ class RemoteEngine(EngineClient):
         number = link.add(utterance)
         self._numbers[utterance] = link, number
         if not utterance.is_continued:
-            self._board.count_submitted()
+            self._load.count_submitted()
         values, arrays = dump_submission(utterance)
         values |= {"number": number, "model": self.model}
         link.put_fields(Kind.SUBMIT, values, arrays)  # the first request follows at once
@@ -223,14 +223,14 @@ class RemoteEngine(EngineClient):
             utterance.wake()
 
     def capacity(self, num_expected: int = 0) -> EngineLoad:
-        return self._board.read_load(num_expected)
+        return self._load.read_load(num_expected)
 
     def check_process(self) -> None:
         """A server's worker does not fork."""
 
     @property
     def busy_since(self) -> float | None:  # type: ignore[override]
-        return self._board.busy_since
+        return self._load.busy_since
 
     @property
     def is_broken(self) -> bool:

@@ -20,7 +20,7 @@ from vivace.tts import TTS
 from vivace.voices.library import VoiceLibrary
 
 if TYPE_CHECKING:
-    from vivace.remote.board import EngineClient
+    from vivace.remote.engine_figures import EngineClient
 
 PROBE_TEXT = "Ready."
 PROBE_FRAMES = 6

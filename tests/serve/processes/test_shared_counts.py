@@ -9,7 +9,7 @@ import pytest
 if sys.platform != "linux":
     pytest.skip("several workers need Linux", allow_module_level=True)
 
-from vivace.remote.board import EngineFigures
+from vivace.remote.engine_figures import EngineFigures
 from vivace.serve.processes.shared_counts import NUM_RATES, SharedCounts, WorkerCounts
 
 FIGURES = EngineFigures(
@@ -31,26 +31,26 @@ Maps = tuple[SharedCounts, WorkerCounts, WorkerCounts]
 def test_load_counts_requests_that_other_workers_have_sent(maps: Maps) -> None:
     counts, first, second = maps
     counts.publish_load(1, FIGURES, [0, 0])
-    assert first.board(1).read_load(0).wait_s == 0.0
-    assert first.board(1).busy_since == 7.0
-    assert first.board(0).busy_since is None
+    assert first.load(1).read_load(0).wait_s == 0.0
+    assert first.load(1).busy_since == 7.0
+    assert first.load(0).busy_since is None
     for _ in range(3):
-        second.board(1).count_submitted()
-    load = first.board(1).read_load(1)
+        second.load(1).count_submitted()
+    load = first.load(1).read_load(1)
     assert (load.num_running, load.num_waiting, load.num_slots) == (2, 4, 4)
     assert load.wait_s == pytest.approx(1.0 + 2 * 0.5)  # two free slots, two more requests
     counts.publish_load(1, FIGURES, [0, 3])  # the engine has received them
-    assert first.board(1).read_load(0).num_waiting == 0
-    assert first.board(0).read_load(0).num_slots == 0  # another model
+    assert first.load(1).read_load(0).num_waiting == 0
+    assert first.load(0).read_load(0).num_slots == 0  # another model
 
 
 def test_full_queue_of_all_workers_is_full(maps: Maps) -> None:
     counts, first, second = maps
     counts.publish_load(0, FIGURES, [0, 0])
-    assert not first.board(0).read_load(9).is_full
+    assert not first.load(0).read_load(9).is_full
     for _ in range(5):
-        second.board(0).count_submitted()
-    assert first.board(0).read_load(5).is_full
+        second.load(0).count_submitted()
+    assert first.load(0).read_load(5).is_full
 
 
 def test_counts_of_an_ended_worker_are_cleared(maps: Maps) -> None:
@@ -60,11 +60,11 @@ def test_counts_of_an_ended_worker_are_cleared(maps: Maps) -> None:
     counts.set_worker(1, 12)
     assert counts.process_ids == [10, 11, 12]
     second.http.add("10.0.0.1", 1)
-    second.board(0).count_submitted()
+    second.load(0).count_submitted()
     counts.set_worker(1, 0)
     assert counts.process_ids == [10, 11]
     assert first.http.num_elsewhere() == 0
-    assert first.board(0).read_load(0).num_waiting == 0
+    assert first.load(0).read_load(0).num_waiting == 0
 
 
 def test_connections_are_counted_by_address_and_listener(maps: Maps) -> None:

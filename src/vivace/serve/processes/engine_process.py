@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from vivace.errors import EngineLostError, TTSError
-from vivace.remote.board import EngineFigures
+from vivace.remote.engine_figures import EngineFigures
 from vivace.remote.host import HostedConnection, LoadedCheckpoint, enroll_recording
 from vivace.remote.wire import Fields, Kind
 from vivace.serve import crashes

@@ -161,7 +161,7 @@ class RemoteModels(Models):
         self._remote_recovery = RemoteRecovery(self._entries, metrics, self.holder)
         self.recovery = self._remote_recovery
         self._engines = {
-            name: RemoteEngine(name, counts.board(index)) for index, name in enumerate(self.names)
+            name: RemoteEngine(name, counts.load(index)) for index, name in enumerate(self.names)
         }
         self._opened: dict[str, tuple[object, TTS]] = {}  # source and TTS by model
         self._state: dict[str, Any] | None = None  # the last that was received

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from vivace.remote.board import EngineFigures, EngineLoad
+from vivace.remote.engine_figures import EngineFigures, EngineLoad
 
 LOAD_CELLS = len(EngineFigures().values)  # then the received requests of every worker
 NUM_BUCKETS = 1_024  # of addresses; addresses that share one are counted together
@@ -173,8 +173,8 @@ class WorkerCounts:
     counts: SharedCounts
     worker: int
 
-    def board(self, model: int) -> ModelBoard:
-        return ModelBoard(self.counts, self.worker, model)
+    def load(self, model: int) -> SharedLoad:
+        return SharedLoad(self.counts, self.worker, model)
 
     @property
     def http(self) -> SharedConnections:
@@ -193,8 +193,8 @@ class WorkerCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelBoard:
-    """The `LoadBoard` of one model."""
+class SharedLoad:
+    """The `PublishedLoad` of one model."""
 
     counts: SharedCounts
     worker: int

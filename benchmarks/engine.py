@@ -25,7 +25,7 @@ from vivace.checkpoint import EMBEDDED, Checkpoint
 from vivace.cli.bench.bench import check, deliver, measure, num_slots
 from vivace.cli.bench.latency import Subject
 from vivace.cli.parser import build_parser
-from vivace.device import pick_device, pick_dtype
+from vivace.device.choice import pick_device, pick_dtype
 from vivace.engine.engine import Engine
 from vivace.engine.limits import EngineLimits
 from vivace.engine.loaded import LoadedCheckpoint, Parts

@@ -32,7 +32,7 @@ from vivace.adapter import free_speaker_ids, with_speakers
 from vivace.audio.encode import open_encoder
 from vivace.checkpoint import EMBEDDED, Checkpoint
 from vivace.cli.bench.machine import machine
-from vivace.device import pick_device, pick_dtype
+from vivace.device.choice import pick_device, pick_dtype
 from vivace.finetune.examples import ExampleWriter, Transcript
 from vivace.finetune.options import DataOptions, TrainOptions
 from vivace.finetune.plan import TrainingPlan

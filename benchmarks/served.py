@@ -69,7 +69,7 @@ def checkpoint(arguments: argparse.Namespace) -> Iterator[str | None]:
         return
     from shapes import write_checkpoint
 
-    from vivace.device import pick_device
+    from vivace.device.choice import pick_device
 
     with tempfile.TemporaryDirectory() as folder:
         where = Path(folder) / arguments.model.partition(":")[0]

@@ -83,7 +83,7 @@ def as_checkpoint(model: str, folder: Path, device: str) -> Path:
         return Path(model)
     from shapes import write_checkpoint
 
-    from vivace.device import pick_device
+    from vivace.device.choice import pick_device
 
     write_checkpoint(model, folder / "model", pick_device(device))
     return folder / "model"

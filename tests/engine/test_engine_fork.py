@@ -15,7 +15,7 @@ BEGIN = """
 import os, sys, threading
 import torch
 from vivace import TTS
-from vivace.device import can_fork
+from vivace.device.choice import can_fork
 from vivace.errors import EngineError
 
 def wait_for(child):

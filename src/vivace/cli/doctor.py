@@ -18,7 +18,8 @@ from vivace.backends.cpu import binding
 from vivace.cli.findings import Machine, find_problems
 from vivace.cli.request import load_model
 from vivace.cli.streams import print_json, print_table
-from vivace.device import count_processors, default_threads, pick_device, pick_dtype
+from vivace.device.choice import pick_device, pick_dtype
+from vivace.device.threads import count_processors, default_threads
 from vivace.model.torch_kernels import describe_kernels
 from vivace.voices.library import VoiceLibrary
 

@@ -22,7 +22,7 @@ from vivace.compat.prompts import References
 from vivace.compat.sampling import DEFAULT_SAMPLING, Sampling, takes_sampling
 from vivace.compat.speaking import request, speak_together
 from vivace.compat.tokenizer import Qwen3TTSTokenizer
-from vivace.device import pick_device
+from vivace.device.choice import pick_device
 from vivace.script.request import Request
 from vivace.tts import TTS
 from vivace.voices.voice import Voice

@@ -18,7 +18,7 @@ from vivace.audio.resample import resample
 from vivace.audio.sandbox import Sandbox
 from vivace.checkpoint import find_folder, load_codec
 from vivace.compat.arguments import official_loading, source_of
-from vivace.device import pick_device, pick_dtype
+from vivace.device.choice import pick_device, pick_dtype
 from vivace.model.codec import Codec
 
 

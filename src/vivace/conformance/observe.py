@@ -28,7 +28,7 @@ from vivace.conformance.golden import (
     encoder_samples,
     probe_inputs,
 )
-from vivace.device import use_threads
+from vivace.device.threads import use_threads
 from vivace.engine.chunks import WHOLE
 from vivace.errors import NumericError
 from vivace.model.cache import KeyValueCache

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, get_args
 
 from vivace.backends import AUTO_BACKEND, BACKENDS
 from vivace.checkpoint_files import has_whole_tensors
-from vivace.device import picks_cpu
+from vivace.device.choice import picks_cpu
 from vivace.engine.client import EngineClient
 from vivace.engine.completeness import OfferUtterance
 from vivace.engine.loaded import Attention, LoadedCheckpoint, Parts

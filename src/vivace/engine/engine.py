@@ -20,7 +20,8 @@ from threading import Lock, Thread, current_thread
 from typing import TypeVar
 
 from vivace.backends.base import Backend
-from vivace.device import short_switch_interval, use_threads
+from vivace.device.interpreter import short_switch_interval
+from vivace.device.threads import use_threads
 from vivace.engine.client import EngineClient
 from vivace.engine.limits import EngineLimits, EngineLoad
 from vivace.engine.pipeline import Spent, describe

@@ -12,9 +12,7 @@ from vivace.audio.file_mark import FileMark, VoiceKind
 from vivace.audio.files import Recording
 from vivace.audio.sandbox import Sandbox
 from vivace.checkpoint import Checkpoint
-from vivace.device import (
-    use_threads,
-)
+from vivace.device.threads import use_threads
 from vivace.engine.chunks import chunk_sizes
 from vivace.engine.client import EngineClient
 from vivace.engine.completeness import HeadFinder, IdMarker, OfferUtterance

@@ -14,20 +14,17 @@ from vivace.backends import AUTO_BACKEND, CheckpointFiles, import_backends
 from vivace.backends.base import Backend
 from vivace.checkpoint import Checkpoint
 from vivace.checkpoint_files import trim_heap
-from vivace.device import (
+from vivace.device.choice import (
     AUTO,
     SMALL_MODEL_BYTES,
     can_fork,
-    default_threads,
-    early_start,
     may_have_gpu,
-    paused_collector,
     pick_device,
     pick_dtype,
-    pick_threads,
-    short_switch_interval,
-    use_threads,
 )
+from vivace.device.gpu_start import early_start
+from vivace.device.interpreter import paused_collector, short_switch_interval
+from vivace.device.threads import default_threads, pick_threads, use_threads
 from vivace.engine.adapted import view_adapters
 from vivace.engine.engine import Engine
 from vivace.engine.limits import EngineLimits

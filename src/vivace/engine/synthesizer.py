@@ -11,7 +11,7 @@ from typing import NamedTuple, overload
 from vivace.audio.clip import Audio
 from vivace.audio.file_mark import FileMark
 from vivace.audio.files import read_audio
-from vivace.device import use_threads
+from vivace.device.threads import use_threads
 from vivace.engine.async_stream import AsyncStream, LoopWakers, run_steps_async
 from vivace.engine.batch import Steps, check_item, read_batch, read_text, run_steps, speak_batch
 from vivace.engine.chunks import TOGETHER, WHOLE

@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from vivace.backends.base import Backend
-from vivace.device import is_context_lost, use_threads
+from vivace.device.choice import is_context_lost
+from vivace.device.threads import use_threads
 from vivace.engine.limits import EngineLimits
 from vivace.engine.pipeline import Pipeline, describe, engine_error
 from vivace.engine.scheduler import Plan, Scheduler

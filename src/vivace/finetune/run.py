@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 
 from vivace.adapter import Adapter, AdapterInfo
-from vivace.device import use_threads
+from vivace.device.threads import use_threads
 from vivace.errors import TrainingDataError
 from vivace.finetune.encoder import recognised_languages
 from vivace.finetune.files import write_file

@@ -22,7 +22,8 @@ from vivace.adapter import free_speaker_ids, with_speakers
 from vivace.audio.files import Recording
 from vivace.audio.sandbox import Sandbox
 from vivace.checkpoint import EMBEDDED, Checkpoint, find_folder
-from vivace.device import pick_device, pick_dtype, pick_threads
+from vivace.device.choice import pick_device, pick_dtype
+from vivace.device.threads import pick_threads
 from vivace.errors import RequestError, TrainingDataError
 from vivace.finetune.encoder import Recognise, RecordingEncoder, encoder_digest
 from vivace.finetune.examples import ExampleWriter

@@ -24,7 +24,7 @@ from vivace.backends.cpu.native_model import NativeModel, NativeSlot, find_unfit
 from vivace.backends.cpu.tensors import ModelTensors
 from vivace.backends.host import HostBackend, HostSlot, TorchDecoder
 from vivace.backends.slots import frame_limit
-from vivace.device import default_threads
+from vivace.device.threads import default_threads
 from vivace.errors import BackendUnavailableError
 from vivace.model.config import CodecConfig, ModelConfig
 from vivace.prompt import Prompt

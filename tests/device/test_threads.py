@@ -14,13 +14,8 @@ import torch
 from tests.support.slots import plain_backend
 from vivace import TTS
 from vivace.backends.base import Frames
-from vivace.device import (
-    SMALL_MODEL_BYTES,
-    count_processors,
-    default_threads,
-    pick_threads,
-    use_threads,
-)
+from vivace.device.choice import SMALL_MODEL_BYTES
+from vivace.device.threads import count_processors, default_threads, pick_threads, use_threads
 from vivace.errors import RequestError
 from vivace.model.precision import full_precision
 from vivace.serve.settings import ServeSettings
@@ -44,12 +39,12 @@ def test_pick_threads_is_one_for_a_small_model_on_a_cpu() -> None:
 def test_threads_are_limited_to_the_processors(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("vivace.device.count_processors", lambda: 3)
+    monkeypatch.setattr("vivace.device.threads.count_processors", lambda: 3)
     assert pick_threads(3, "cpu", 1) == 3
     assert not caplog.messages
     assert pick_threads(64, "cpu", 1) == 3
     assert caplog.messages == ["threads is 64; this process may use 3 processor(s)"]
-    monkeypatch.setattr("vivace.device.count_processors", lambda: 1)
+    monkeypatch.setattr("vivace.device.threads.count_processors", lambda: 1)
     assert default_threads() == 1
 
 
@@ -84,7 +79,7 @@ def test_default_threads_are_those_of_pytorch(monkeypatch: pytest.MonkeyPatch) -
     torch.set_num_threads(2)
     assert default_threads() == 2
     monkeypatch.delitem(sys.modules, "torch")
-    monkeypatch.setattr("vivace.device.count_processors", lambda: 8)
+    monkeypatch.setattr("vivace.device.threads.count_processors", lambda: 8)
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     assert default_threads() == 7
     for invalid in ("0", "many", ""):
@@ -110,7 +105,7 @@ def test_invalid_number_of_threads_is_rejected(threads: object, words: str) -> N
 
 
 def test_server_has_the_same_bounds_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vivace.device.count_processors", lambda: 2_000)
+    monkeypatch.setattr("vivace.device.threads.count_processors", lambda: 2_000)
     for threads in (1, 1_024):
         assert ServeSettings(threads=threads).threads == pick_threads(threads, "cpu", 1)
     for threads in (0, 1_025):

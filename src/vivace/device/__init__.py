@@ -1,0 +1,1 @@
+"""Device, precision, CPU threads and settings of the interpreter."""

@@ -30,9 +30,9 @@ from torch.utils._pytree import tree_map_only
 
 from vivace.backends.base import CodecPrecision
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
-from vivace.backends.cuda_graph.codec_operands import ColumnParameters, Outputs
+from vivace.backends.cuda_graph.codec_operands import ColumnParameters, Outputs, random_unit
 from vivace.backends.cuda_graph.codec_product import SHAPES, WideProduct, load_products
-from vivace.backends.cuda_graph.codec_unit import load_kernels
+from vivace.backends.cuda_graph.codec_unit import MAX_DILATION, TAPS, WideUnit, load_kernels
 from vivace.backends.megakernel import driver, kernel
 from vivace.backends.megakernel.backend import MegakernelBackend
 from vivace.backends.megakernel.kernel import architecture_of
@@ -196,10 +196,10 @@ def run_fused(tiny: Path, name: str, precision: CodecPrecision, is_small: bool) 
 
 def run_wide(is_small: bool) -> None:
     """The codec's kernels for many rows: both units, and every product with streams to spare."""
+    run_units()
     kernels = load_products(CUDA)
     assert kernels is not None
-    assert load_kernels(CUDA) is not None  # runs both units
-    lengths = (36,) if is_small else (36, 128, 160)
+    lengths = (36,) if is_small else (1, 36, 128, 160)
     for shape in SHAPES:
         numbers = torch.randn(3, 2 * shape.columns, device=CUDA).abs()
         weight = torch.randn(2, 2 * shape.columns, 192, device=CUDA).half()
@@ -211,6 +211,21 @@ def run_wide(is_small: bool) -> None:
                 out, active = (x.new_empty(37, length, 2 * shape.columns) for _ in range(2))
                 product.run(x, Outputs(out.clone(), out, active))
     torch.cuda.synchronize()
+
+
+def run_units() -> None:
+    """Tiles of one row, the last row of a history, and windows that end after the inputs."""
+    kernels = load_kernels(CUDA)
+    assert kernels is not None
+    for size in (96, 192):
+        first, second, parameters = random_unit(TAPS, size, CUDA)
+        unit = WideUnit.pack(kernels, first, second, parameters, parameters, MAX_DILATION)
+        assert unit is not None
+        for num_streams, length in ((1, 1), (2, 65), (3, 200)):
+            reach = (TAPS - 1) * MAX_DILATION
+            x = torch.randn(num_streams, reach + length, size, device=CUDA).half()
+            out, active = (x.new_empty(num_streams, length, size) for _ in range(2))
+            unit.run(x, Outputs(out.clone(), out, active))
 
 
 def run_control(source: str, first: int = 0) -> None:

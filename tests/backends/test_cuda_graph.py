@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import random
 import sys
@@ -35,6 +36,7 @@ from vivace.backends.cuda_graph.layers import pick_layers
 from vivace.backends.cuda_graph.memory import pool_size
 from vivace.backends.cuda_graph.plain import PlainLayers
 from vivace.backends.cuda_graph.slot_table import Number
+from vivace.backends.kernel_cache import Comparison
 from vivace.errors import BackendError, BackendUnavailableError
 from vivace.prompt import Prompt, build_prompt
 from vivace.speech import SamplingParams
@@ -729,6 +731,29 @@ def test_failing_or_inexact_codec_kernels_fall_back_to_pytorch(
         assert described.startswith("plain PyTorch, because they do not work: ")
         with pytest.raises(BackendUnavailableError, match="do not work"):
             pick_decoder("split", part.codec, 3)
+
+
+def test_codec_kernels_are_compared_again_for_other_weights(
+    part: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = []
+
+    class Recorded(Comparison):
+        def __init__(self, parts: Sequence[str], device: torch.device) -> None:
+            super().__init__(parts, device)
+            keys.append(tuple(parts))
+
+    fused = types.ModuleType("codec_fused")
+    fused.FusedDecoder = lambda codec, num_rows, is_half: PlainDecoder(codec, num_rows)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "vivace.backends.cuda_graph.codec_fused", fused)
+    monkeypatch.setattr(codec_module, "split_refusal", lambda _: None)
+    monkeypatch.setattr(codec_module, "Comparison", Recorded)
+    other = copy.deepcopy(part.codec)
+    with torch.inference_mode():
+        next(other.decoder.parameters()).mul_(2)
+        for codec in (part.codec, part.codec, other):
+            pick_decoder("half", codec, 3)
+    assert keys[0] == keys[1] != keys[2]
 
 
 # --- Sizes ------------------------------------------------------------------------------------

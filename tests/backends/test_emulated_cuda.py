@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable
 from ctypes import c_uint, c_uint64
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.support.cuda_emulator import EmulatedKernels, KernelError, find_compiler
-from vivace.backends.cuda_graph import attention_cuda, codec_product, codec_unit
+from vivace.backends.cuda_graph import attention_cuda, codec_product, codec_unit, compile
 from vivace.backends.cuda_graph.attention_cuda import CudaAttention
 from vivace.backends.cuda_graph.codec_operands import (
     ColumnParameters,
@@ -327,6 +327,15 @@ def test_residual_unit_equals_pytorch(
     assert unit_error(units, monkeypatch, size, length, dilation) < 0.002
 
 
+@pytest.mark.parametrize(("size", "length"), [(96, 1), (192, 65)])
+def test_residual_unit_with_few_rows_in_a_tile_equals_pytorch(
+    units: EmulatedDriver, monkeypatch: pytest.MonkeyPatch, size: int, length: int
+) -> None:
+    """Tiles of one row, and a second warpgroup with one row."""
+    units.seed = 0
+    assert unit_error(units, monkeypatch, size, length, 9) < 0.002
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 @pytest.mark.parametrize(("size", "dilation"), [((3, 128), 1), ((5, 24), 9)], ids=str)
 def test_convolution_equals_pytorch(
@@ -339,6 +348,34 @@ def test_convolution_equals_pytorch(
     """Tiles of one stream, and tiles of several streams of which the last do not exist."""
     products.seed = dilation % 2
     assert product_error(products, monkeypatch, shape, size, dilation) < 0.002
+
+
+def test_convolution_of_one_time_of_many_streams_equals_pytorch(
+    products: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of a tile are from 128 streams."""
+    products.seed = 0
+    assert product_error(products, monkeypatch, SHAPES[-1], (130, 1), 3) < 0.002
+
+
+def test_kernels_are_not_launched_while_triton_kernels_are_collected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(EmulatedDriver, "launch", lambda *_: pytest.fail("launched"))
+    use(EmulatedDriver(cast("EmulatedKernels", None), [0, 0]), monkeypatch)
+    x, residual = torch.randn(2, 4, 96).half(), torch.randn(2, 4, 192).half()
+    weight, unit_weight = torch.randn(1, 192, 64).half(), torch.randn(7, 96, 96).half()
+    product = WideProduct.pack(CodecProducts(Processors(1)), weight, random_parameters(192), 1)
+    both = (random_parameters(96), random_parameters(96))
+    unit = WideUnit.pack(UnitKernels(Processors(1)), unit_weight, unit_weight[:1], *both, 1)
+    assert product is not None
+    assert unit is not None
+    token = compile._IS_COLLECTING.set(True)
+    try:
+        product.run(x[..., :64], Outputs(residual, None, residual))
+        unit.run(x, Outputs(x, None, x))
+    finally:
+        compile._IS_COLLECTING.reset(token)
 
 
 def is_detected(expected: str, driver: EmulatedDriver, error: Callable[[], float]) -> bool:
@@ -361,6 +398,8 @@ def is_detected(expected: str, driver: EmulatedDriver, error: Callable[[], float
                      marks=pytest.mark.slow),
         (", arrive(windows_empty + 8 * warpgroup)", 192, "deadlock"),
         ("wait_copies<0>();", 96, "wrong"),
+        ("fence_shared();", 96, "a fence is missing"),
+        ("fence_shared();", 192, "a fence is missing"),
     ],
 )  # fmt: skip
 def test_emulator_detects_missing_synchronization_of_units(

@@ -2,7 +2,8 @@
 //
 // A thread of a block is a fiber, and blocks run one after another. Warps run in a random order. Asynchronous copies and
 // products run at a random time between their issue and the wait for them, so that a missing wait gives wrong numbers.
-// Shared memory starts as NaN. A deadlock, an address outside shared memory and one arrival too many are reported.
+// Shared memory starts as NaN. A deadlock, an address outside shared memory, one arrival too many and a missing fence are
+// reported.
 
 #include <algorithm>
 #include <cmath>
@@ -57,6 +58,7 @@ struct Fiber {
     std::vector<std::vector<WarpgroupProduct>> products;
     std::vector<Copy> open_copies;
     std::vector<std::vector<Copy>> copies;
+    std::vector<uint32_t> unfenced;         // chunks that it copied since its last fence
 };
 struct Meeting {
     int arrived = 0;
@@ -73,6 +75,7 @@ static std::vector<std::function<void()>> bulk_copies;
 static Meeting block_meetings[16], warp_meetings[MAX_WARPS];
 static uint32_t exchanged[MAX_WARPS][WARP][6];
 __align__(1024) uint8_t shared[SHARED_BYTES];
+static bool is_unfenced[SHARED_BYTES / 16];  // chunks that products may not read yet
 
 #define threadIdx (current->thread)
 #define blockIdx block_index
@@ -192,8 +195,12 @@ static uint32_t swizzled(uint32_t address) { return address ^ (address >> 7 & 7)
 // An operand without swizzle has eight numbers of eight rows, at two distances; with swizzle, rows of 128 bytes.
 static float operand_number(uint64_t descriptor, int row, int k) {
     const uint32_t start = (descriptor & 0x3fff) << 4, next = (descriptor >> 16 & 0x3fff) << 4, group = (descriptor >> 32 & 0x3fff) << 4;
-    if (descriptor >> 62 == 1) return number(shared_at(swizzled(start + row / 8 * group + row % 8 * 128 + k * 2), 2));
-    return number(shared_at(start + k / 8 * next + row / 8 * group + row % 8 * 16 + k % 8 * 2, 2));
+    const bool is_swizzled = descriptor >> 62 == 1;
+    const uint32_t address = is_swizzled ? swizzled(start + row / 8 * group + row % 8 * 128 + k * 2)
+                                         : start + k / 8 * next + row / 8 * group + row % 8 * 16 + k % 8 * 2;
+    const uint8_t* from = shared_at(address, 2);
+    if (is_unfenced[address / 16]) fail("a fence is missing");
+    return number(from);
 }
 // Adds a thread's part: rows in groups of eight, two columns of every eight.
 static void add_products(float* sums, int columns, uint64_t weights, const std::function<float(int, int)>& row_number) {
@@ -296,17 +303,26 @@ static void copy_tensor(uint32_t to, const void* map, std::vector<int64_t> first
 }
 static void copy_tile2(uint32_t to, const void* map, int x, int y, uint32_t barrier) { copy_tensor(to, map, {x, y}, barrier); }
 static void copy_tile3(uint32_t to, const void* map, int x, int y, int z, uint32_t barrier) { copy_tensor(to, map, {x, y, z}, barrier); }
+static void finish(const Copy& copy) {
+    memcpy(shared + copy.to, copy.from, 16);
+    is_unfenced[copy.to / 16] = true;
+    current->unfenced.push_back(copy.to / 16);
+}
 static void copy_chunk(uint32_t to, const void* from) {
-    uint8_t* target = shared_at(to, 16);
+    shared_at(to, 16);
     if (to % 16 || (uintptr_t)from % 16) fail("a copy is not aligned");
-    if (coin()) memcpy(target, from, 16);
+    if (coin()) finish({to, from});
     else current->open_copies.push_back({to, from});
 }
 static void commit_copies() { current->copies.push_back(std::exchange(current->open_copies, {})); }
 static void wait_copies(size_t num_pending) {
     auto& groups = current->copies;
     for (; groups.size() > num_pending; groups.erase(groups.begin()))
-        for (const Copy& copy : groups[0]) memcpy(shared + copy.to, copy.from, 16);
+        for (const Copy& copy : groups[0]) finish(copy);
+}
+static void fence_shared() {
+    for (uint32_t chunk : current->unfenced) is_unfenced[chunk] = false;
+    current->unfenced.clear();
 }
 
 static void commit_products() { current->products.push_back(std::exchange(current->open_products, {})); }
@@ -369,6 +385,7 @@ static void run_block() {
     std::vector<Fiber> fibers(block_size.x);
     std::vector<int> order(block_size.x / WARP);
     memset(shared, 0xff, sizeof shared);    // NaN
+    memset(is_unfenced, 0, sizeof is_unfenced);
     bulk_copies.clear();
     std::fill(block_meetings, block_meetings + 16, Meeting());
     std::fill(warp_meetings, warp_meetings + MAX_WARPS, Meeting());

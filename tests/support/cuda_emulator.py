@@ -27,6 +27,7 @@ INSTRUCTIONS = {  # first words of the assembly: function of cuda_emulator.h
     "cp.async.cg": "copy_chunk",
     "cp.async.commit_group": "commit_copies",
     "cp.async.wait_group": "wait_copies",
+    "fence.proxy.async": "fence_shared",
     "wgmma.commit_group": "commit_products",
     "wgmma.wait_group": "wait_products",
     "ldmatrix.sync.aligned.m8n8.x4.shared.b16": "load_matrices",
@@ -36,11 +37,11 @@ INSTRUCTIONS = {  # first words of the assembly: function of cuda_emulator.h
     "cvt.rn.bf16x2": "pack_bfloat16",
     "cvt.rn.bf16": "round_bfloat16",
 }
-NO_EFFECT = ("", "wgmma.fence", "fence.", "griddepcontrol.", "prefetch.", "setmaxnreg.")
+NO_EFFECT = ("", "wgmma.fence", "fence.mbarrier", "griddepcontrol.", "prefetch.", "setmaxnreg.")
 
 
 class KernelError(Exception):
-    """The emulated kernel failed: a deadlock, a wrong address or too many arrivals."""
+    """The emulated kernel failed: see the first lines of cuda_emulator.h."""
 
 
 class EmulatedKernels:

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import ctypes
-import logging
 from collections.abc import Sequence
 from ctypes import c_float, c_int, c_int64, c_uint64
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from vivace.backends.cuda_graph.hopper import ARCHITECTURE, load_on_hopper
 from vivace.backends.megakernel import driver
 from vivace.backends.megakernel.nvrtc import compile_source
-from vivace.errors import BackendUnavailableError
 
 NUM_THREADS = 128
 WARPS = NUM_THREADS // 32  # of a block; one KV head of a slot each in the predictor
 NUM_POSITIONS = 16  # tokens of a frame
 HEAD_DIMS = (64, 128)
 FRAME_KERNELS = ("attend_one", "attend_two")  # by the number of new tokens
-
-log = logging.getLogger(__name__)
 
 
 class FrameArguments(ctypes.Structure):
@@ -82,7 +79,7 @@ class CudaAttention:
 
 def compile_kernels(head_dim: int, group: int, num_kv_heads: int) -> bytes:
     options = [f"-DHEAD_DIM={head_dim}", f"-DGROUP={group}", f"-DNUM_KV={num_kv_heads}"]
-    return compile_source(Path(__file__).with_suffix(".cu").read_text(), "sm_90a", options)
+    return compile_source(Path(__file__).with_suffix(".cu").read_text(), ARCHITECTURE, options)
 
 
 @cache
@@ -90,15 +87,10 @@ def load_attention(
     device: torch.device, head_dim: int, group: int, num_kv_heads: int
 ) -> CudaAttention | None:
     """None on other GPUs and for heads of other sizes."""
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) != (9, 0):
-        return None
     if head_dim not in HEAD_DIMS:
         return None
-    try:
-        return CudaAttention(head_dim, group, num_kv_heads)
-    except BackendUnavailableError as error:
-        log.warning("the attention of new tokens runs in Triton's kernels instead: %s", error)
-        return None
+    load = partial(CudaAttention, head_dim, group, num_kv_heads)
+    return load_on_hopper(device, load, "the attention of new tokens runs in Triton's kernels")
 
 
 def _addresses(tensors: Sequence[Tensor]) -> list[int]:

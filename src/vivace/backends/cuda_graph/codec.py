@@ -71,7 +71,8 @@ def _tried_fused(codec: Codec, num_rows: int, *, is_half: bool) -> SlotDecoder:
     from vivace.backends.cuda_graph.codec_fused import FusedDecoder
 
     decoder = FusedDecoder(codec, num_rows, is_half=is_half)
-    comparison = Comparison((f"codec {is_half}", repr(codec.config)), codec.device)
+    key = (f"codec {is_half}", repr(codec.config), _describe_weights(codec))
+    comparison = Comparison(key, codec.device)
     num_books = codec.config.decoder_config.num_quantizers
     codes = torch.arange(2 * num_books, device=codec.device).view(2, num_books)
     padding = torch.tensor([num_rows - 1], device=codec.device)
@@ -89,6 +90,12 @@ def _tried_fused(codec: Codec, num_rows: int, *, is_half: bool) -> SlotDecoder:
         raise BackendUnavailableError(f"their samples are off by {error:.1e} of the signal")
     comparison.note_passed()
     return decoder
+
+
+def _describe_weights(codec: Codec) -> str:
+    """A text for these weights: a codec of another speaker may exceed the range of float16."""
+    norms = [each.float().norm() for each in codec.decoder.state_dict().values()]
+    return str(torch.stack(norms).tolist())
 
 
 def split_refusal(device: torch.device) -> str | None:

@@ -235,10 +235,18 @@ class Unit:
         """See `Product.room`."""
         if self._is_wide(num_streams, length):
             return self.first.reach * self.first.weight.shape[2]
-        return self.first.room(num_streams, length)
+        is_fused = self._tile(num_streams * length) is not None
+        return 0 if is_fused else self.first.room(num_streams, length)
 
     def _is_wide(self, num_streams: int, length: int) -> bool:
         return self.wide is not None and self.wide.is_worthwhile(num_streams, length)
+
+    def _tile(self, num_rows: int) -> UnitTile | None:
+        """The tile of Triton's fused kernel, or None where two products are faster."""
+        weight = self.first.weight
+        if weight.dtype != torch.float16:
+            return None
+        return pick_unit_tile(num_rows, weight.shape[1], weight.device)
 
     def run(self, x: Tensor, active: Tensor, past: Past, room: int) -> tuple[Tensor, Tensor]:
         """The input before and after its activation to the output before and after the next one."""
@@ -253,7 +261,7 @@ class Unit:
         self, x: Tensor, active: Tensor, past: Past, out: Tensor | None, room: int
     ) -> Tensor:
         batch, length, size = x.shape
-        tile = pick_unit_tile(batch * length, size, x.device) if x.dtype == torch.float16 else None
+        tile = self._tile(batch * length)
         if self.wide is not None and self._is_wide(batch, length):
             next_active = _empty_after(room, x, size, x.dtype)
             self.wide.run(self.first.joined(active, past), Outputs(x, out, next_active))

@@ -10,8 +10,6 @@
 //
 // Follows wgmma.cuh and codec.cuh.
 
-constexpr int DEPTH = 64;                   // channels of one step: a row of 128 bytes
-constexpr u32 ROW = 2 * DEPTH;              // bytes
 constexpr int TILE_ROWS = 128, MULTIPLIERS = 256;  // threads that multiply
 
 struct Product {                            // ProductArguments of codec_product.py

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import logging
 from collections.abc import Sequence
 from ctypes import c_int
 from dataclasses import dataclass
@@ -25,19 +24,17 @@ from vivace.backends.cuda_graph.codec_operands import (
     convolved,
     layer_source,
 )
+from vivace.backends.cuda_graph.compile import is_collecting
+from vivace.backends.cuda_graph.hopper import ARCHITECTURE, load_on_hopper
 from vivace.backends.cuda_graph.tiles import num_multiprocessors
+from vivace.backends.cuda_graph.wgmma_source import DEPTH, ROW_BYTES
 from vivace.backends.megakernel import driver
 from vivace.backends.megakernel.driver import TensorMap
 from vivace.backends.megakernel.nvrtc import compile_source
-from vivace.errors import BackendUnavailableError
 
-DEPTH = 64  # channels of a step
 TILE_ROWS = 128
-ROW_BYTES = 2 * DEPTH
 MULTIPLIERS = 256  # threads of a block that multiply
 LEAST_COLUMNS = 43  # of 128 rows for each multiprocessor, below which Triton's tiles are faster
-
-log = logging.getLogger(__name__)
 
 
 class ProductArguments(ctypes.Structure):
@@ -102,7 +99,7 @@ class CodecProducts:
     """The compiled kernels of a device."""
 
     def __init__(self, processors: Processors) -> None:
-        self._module = driver.Module(compile_source(kernel_source(), "sm_90a", []))
+        self._module = driver.Module(compile_source(kernel_source(), ARCHITECTURE, []))
         self.processors = processors
         self._functions = {shape: self._module.function(shape.name) for shape in SHAPES}
         for shape, function in self._functions.items():
@@ -114,7 +111,8 @@ class CodecProducts:
         num_tiles = num_row_tiles * (rows.num_columns // shape.columns)
         num_blocks = self.processors.num_blocks(num_tiles, shape.num_blocks)
         function = self._functions[shape]
-        driver.launch(function, (num_blocks, 1), shape.num_threads, shape.num_bytes, request)
+        if not is_collecting():
+            driver.launch(function, (num_blocks, 1), shape.num_threads, shape.num_bytes, request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,16 +174,14 @@ class WideProduct:
 
 
 def load_products(device: torch.device, share: float = 1.0) -> CodecProducts | None:
-    """The kernels if the device is a Hopper GPU on which they compile and compute correctly."""
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) != (9, 0):
-        return None
-    try:
+    """None on other GPUs, and where the kernels do not compile or compute wrong numbers."""
+
+    def load() -> CodecProducts:
         kernels = CodecProducts(Processors(num_multiprocessors(device), share))
         _check(kernels, device)
-    except BackendUnavailableError as error:
-        log.warning("convolutions of many streams run with Triton's products instead: %s", error)
-        return None
-    return kernels
+        return kernels
+
+    return load_on_hopper(device, load, "convolutions of many streams run with Triton's products")
 
 
 def kernel_source(columns: Sequence[int] = COLUMNS) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import logging
 from collections.abc import Sequence
 from ctypes import c_int, c_uint64
 from dataclasses import dataclass
@@ -24,14 +23,13 @@ from vivace.backends.cuda_graph.codec_operands import (
     layer_source,
     random_unit,
 )
+from vivace.backends.cuda_graph.compile import is_collecting
+from vivace.backends.cuda_graph.hopper import ARCHITECTURE, load_on_hopper
 from vivace.backends.cuda_graph.tiles import num_multiprocessors
 from vivace.backends.megakernel import driver
 from vivace.backends.megakernel.nvrtc import compile_source
-from vivace.errors import BackendUnavailableError
 
 TAPS, MAX_DILATION = 7, 9
-
-log = logging.getLogger(__name__)
 
 
 class UnitArguments(ctypes.Structure):
@@ -64,7 +62,7 @@ class UnitKernels:
     """The compiled kernels of a device."""
 
     def __init__(self, processors: Processors) -> None:
-        self._module = driver.Module(compile_source(kernel_source(), "sm_90a", []))
+        self._module = driver.Module(compile_source(kernel_source(), ARCHITECTURE, []))
         self.processors = processors
         self._shared = dict(zip(SHAPES, self._module.numbers("shared_bytes"), strict=True))
         self._functions = {size: self._module.function(f"unit_{size}") for size in SHAPES}
@@ -76,7 +74,8 @@ class UnitKernels:
         shape, rows = SHAPES[num_channels], request.rows
         num_tiles = rows.num_streams * -(-rows.length // shape.rows)
         num_blocks = self.processors.num_blocks(num_tiles)
-        driver.launch(function, (num_blocks, 1), shape.num_threads, shared, request)
+        if not is_collecting():
+            driver.launch(function, (num_blocks, 1), shape.num_threads, shared, request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,16 +126,14 @@ class WideUnit:
 
 
 def load_kernels(device: torch.device, share: float = 1.0) -> UnitKernels | None:
-    """The kernels if the device is a Hopper GPU on which they compile and compute correctly."""
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) != (9, 0):
-        return None
-    try:
+    """None on other GPUs, and where the kernels do not compile or compute wrong numbers."""
+
+    def load() -> UnitKernels:
         kernels = UnitKernels(Processors(num_multiprocessors(device), share))
         _check(kernels, device)
-    except BackendUnavailableError as error:
-        log.warning("units of many streams run with Triton's products instead: %s", error)
-        return None
-    return kernels
+        return kernels
+
+    return load_on_hopper(device, load, "units of many streams run with Triton's products")
 
 
 def kernel_source(columns: Sequence[int] = COLUMNS) -> str:

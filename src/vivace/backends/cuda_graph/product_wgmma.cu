@@ -12,9 +12,6 @@
 //
 // Follows wgmma.cuh. product_wgmma.py inserts the kernels.
 
-constexpr int DEPTH = 64;                   // numbers along k of one step: a row of 128 bytes
-constexpr u32 ROW = 2 * DEPTH;              // bytes
-
 // -- arguments ----------------------------------------------------------------------------------------
 
 struct Product {                            // ProductArguments of product_wgmma.py

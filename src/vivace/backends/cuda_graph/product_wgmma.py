@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import logging
 from ctypes import c_float, c_int, c_uint64, c_void_p
 from dataclasses import dataclass
 from functools import cache
@@ -14,23 +13,20 @@ import torch
 from torch import Tensor
 
 from vivace.backends.cuda_graph.compile import is_collecting
+from vivace.backends.cuda_graph.hopper import ARCHITECTURE, load_on_hopper
 from vivace.backends.cuda_graph.tiles import MANY, NUM_PARTS, WGMMA_ROWS, can_copy_tiles
-from vivace.backends.cuda_graph.wgmma_source import complete_source
+from vivace.backends.cuda_graph.wgmma_source import DEPTH, ROW_BYTES, complete_source
 from vivace.backends.megakernel import driver
 from vivace.backends.megakernel.driver import TensorMap
 from vivace.backends.megakernel.nvrtc import compile_source
 from vivace.errors import BackendUnavailableError
 from vivace.model.layers import RMSNorm
 
-DEPTH = 64  # numbers along k of one step
-ROW_BYTES = 2 * DEPTH
 FEWEST_ROWS = 33  # fewer run in Triton's kernels with smaller tiles
 NORM_THREADS = 128
 NORM_CHUNK = 8 * NORM_THREADS
 NORM_SIZES = (NORM_CHUNK, 2 * NORM_CHUNK)
 WORST_ERROR = 1e-2  # of a product, relative to PyTorch's
-
-log = logging.getLogger(__name__)
 
 
 class ProductArguments(ctypes.Structure):
@@ -156,7 +152,7 @@ class WgmmaProducts:
         return self._functions[size]
 
     def _compile(self, name: str, source: str) -> c_void_p:
-        self._modules.append(driver.Module(compile_source(source, "sm_90a", [])))
+        self._modules.append(driver.Module(compile_source(source, ARCHITECTURE, [])))
         return self._modules[-1].function(name)
 
 
@@ -200,16 +196,14 @@ def find_tiles(x: Tensor, weight: Tensor, is_gated: bool) -> WgmmaTiles | None:
 
 @cache
 def load_products(device: torch.device) -> WgmmaProducts | None:
-    """The kernels if the device is a Hopper GPU on which they compile and compute correctly."""
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) != (9, 0):
-        return None
-    try:
+    """None on other GPUs, and where the kernels do not compile or compute wrong numbers."""
+
+    def load() -> WgmmaProducts:
         kernels = WgmmaProducts()
         _check(kernels, device)
-    except BackendUnavailableError as error:
-        log.warning("products of many rows run with Triton's kernels instead: %s", error)
-        return None
-    return kernels
+        return kernels
+
+    return load_on_hopper(device, load, "products of many rows run with Triton's kernels")
 
 
 def _kernel_source(kernel: str, columns: int) -> str:

@@ -42,6 +42,9 @@ DEVICE void wait(u32 barrier, u32 parity) {
 
 struct alignas(64) TensorMap { u64 words[16]; };
 
+constexpr int DEPTH = 64;                   // numbers along k of one step
+constexpr u32 ROW = 2 * DEPTH;              // bytes
+
 // `to` has rows of 128 bytes, swizzled.
 DEVICE void copy_tile(u32 to, const TensorMap& map, int k, int row, u32 barrier) {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+DEPTH = 64  # numbers along k of one step
+ROW_BYTES = 2 * DEPTH
 PRODUCTS_MARK = "// -- PRODUCTS OF THE HOST --\n"
 NumberType = Literal["f16", "bf16"]
 

@@ -135,6 +135,42 @@ def test_weights_in_float16_change_little(odd: Codec, all_kernels: list[str]) ->
         assert np.array_equal(found, plain.decode(codes, plain.new_state())) != has_half
 
 
+def half_codec(unused: float) -> Codec:
+    """Weights that float16 holds, except `unused`: those of a channel that is always zero."""
+    codec = odd_codec()
+    decoder: Any = codec.decoder
+    with torch.no_grad():
+        for weight in decoder.parameters():
+            weight.copy_(weight.half())
+        for part in ("rvq_first", "rvq_rest"):
+            getattr(decoder.quantizer, part).output_proj.weight[-1] = 0.0
+        decoder.pre_conv.conv.weight[:, -1] = unused
+    codec.fold()
+    return codec
+
+
+def test_float16_weights_give_the_bits_of_float32_weights(all_kernels: list[str]) -> None:
+    """A layer is stored in float32 if one of its weights would change."""
+    codecs = [half_codec(unused) for unused in (0.125, 0.1, 1e-9, 1e6)]
+    codes = draw_codes(codecs[0], 9)
+    for kernels in all_kernels:
+        decoders = [NativeCodecDecoder(each.decoder, load_library(), 1, kernels) for each in codecs]
+        found = [each.decode(codes, each.new_state()) for each in decoders]
+        assert np.isfinite(found[0]).all()
+        assert all(np.array_equal(each, found[0]) for each in found[1:]), kernels
+
+
+def test_one_weight_beyond_float16_keeps_a_layer_in_float32(all_kernels: list[str]) -> None:
+    codec = half_codec(0.125)
+    codec.decoder.pre_conv.conv.weight.data[-1, 0, -1] = 70_000.0
+    codes = draw_codes(codec, 9)
+    expected = decode_with_pytorch(codec, codes)
+    for kernels in all_kernels:
+        decoder = NativeCodecDecoder(codec.decoder, load_library(), 1, kernels)
+        found = decoder.decode(codes, decoder.new_state())
+        assert distance_db(found, expected) > min(55.0, MIN_DB[kernels]), kernels
+
+
 def test_weights_outside_the_range_of_float16_stay_in_float32() -> None:
     codec = odd_codec()
     decoder = codec.decoder

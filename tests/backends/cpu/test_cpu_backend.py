@@ -9,6 +9,7 @@ import copy
 import dataclasses
 import gc
 from collections.abc import Callable
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -27,13 +28,20 @@ from tests.support.tiny import TINY_NAMES, Tiny
 from vivace.backends import build_backend
 from vivace.backends.cpu import backend as cpu
 from vivace.backends.cpu import binding
+from vivace.backends.cpu.backend import CpuBackend
 from vivace.errors import BackendUnavailableError
-from vivace.model.config import Head
+from vivace.model.config import Head, IntWeights, Weights
 from vivace.prompt import Prompt, build_prompt
 from vivace.speech import SamplingParams
 
 INSTRUCTION_SETS = ("portable", "dotprod", "i8mm", "avx2", "avx512f", "avx512", "amx")
 TEXTS = ("Hay.", "More hay than anyone can use.", "1, 2, 3!")
+VOICES = (  # preset, language, instruction
+    ("ryan", "english", ""),
+    ("ryan", "auto", ""),
+    ("ryan", "english", "Whisper."),
+    ("ryan", "english", "Whistle."),
+)
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +133,51 @@ def test_known_rows_of_several_pages_give_the_same_codes(part: Tiny, has_half_ca
         shared = dataclasses.replace(prompt, num_shared_rows=num_shared)
         for _ in range(2):
             assert np.array_equal(speak(used, shared, params(3)), alone)
+
+
+@pytest.mark.parametrize("stored", ["full", *get_args(IntWeights)])
+def test_kept_rows_of_voices_do_not_mix(part: Tiny, stored: Weights) -> None:
+    """Slots of several voices that are made and stepped in turn, of each voice twice."""
+    model = part.checkpoint.load_model(torch.device("cpu"), torch.float32, stored)
+    prompts = [prompt_of(part, *each) for each in VOICES for _ in range(2)]
+    used = CpuBackend(model, part.codec, num_threads=1)
+    slots = [used.admit(prompt, params(seed)) for seed, prompt in enumerate(prompts)]
+    parts = [[used.step([slot], 2).of(0) for slot in slots] for _ in range(3)]
+    for seed, prompt in enumerate(prompts):
+        fresh = CpuBackend(model, part.codec, num_threads=1)
+        alone = fresh.step([fresh.admit(prompt, params(seed))], 6).of(0)
+        assert np.array_equal(np.concatenate([each[seed] for each in parts]), alone)
+    assert used.memory()["voice cache"] > 0
+
+
+def prompt_of(part: Tiny, preset: str, language: str, instruct: str) -> Prompt:
+    return build_prompt(
+        part.checkpoint.config,
+        part.tokenizer.encode(TEXTS[1]),
+        role_ids=part.tokenizer.role_ids("assistant"),
+        layout="whole",
+        language=language,
+        preset=preset,
+        instruct_ids=part.tokenizer.encode(instruct) if instruct else (),
+    )
+
+
+def test_kept_rows_that_were_removed_are_computed_again(part: Tiny) -> None:
+    used, prompt = part.cpu_backend(), build_whole(part, TEXTS[1])
+    first = speak(used, prompt, params(1))
+    long = build_whole(part, "Hay. " * 700)
+    for number in range(8):
+        other = dataclasses.replace(long, text_ids=(number, *long.text_ids[1:]))
+        used.release(used.admit(dataclasses.replace(other, num_shared_rows=len(other)), params(1)))
+    assert np.array_equal(speak(used, prompt, params(1)), first)
+
+
+def test_attention_is_read_of_all_rows_if_some_are_kept(part: Tiny) -> None:
+    used, prompt = part.cpu_backend(), build_whole(part, TEXTS[1])
+    codes = speak(used, prompt, params(2))
+    arguments = prompt, codes, prompt.num_own_ids
+    fresh = part.cpu_backend().read_attention(*arguments)
+    assert np.array_equal(used.read_attention(*arguments), fresh)
 
 
 def test_voice_cache_is_limited(part: Tiny) -> None:

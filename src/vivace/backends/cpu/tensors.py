@@ -73,7 +73,7 @@ class PromptRows:
 
     def text_vectors(self, ids: Sequence[int]) -> Array:
         kept = self._kept
-        missing = set(ids) - kept.keys()
+        missing = {each for each in ids if each not in kept}
         if len(kept) + len(missing) > self._max_kept:  # a new one: another thread may read the old
             kept, missing = {}, set(ids)
         if missing:

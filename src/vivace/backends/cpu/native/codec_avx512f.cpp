@@ -1,5 +1,6 @@
 // The codec's kernels for AVX-512.
 #include "codec_kernels.h"
+#include "kernels.h"
 
 #if defined(__AVX512F__)
 #include "codec_kernels_impl.h"
@@ -10,9 +11,7 @@ namespace vivace::codec {
 const Kernels* kernels_avx512() {
 #if defined(__AVX512F__)
     static constexpr Kernels kernels = make_kernels("avx512");
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
-        return &kernels;
+    if (find_kernels("avx512f")) return &kernels;
 #endif
     return nullptr;
 }

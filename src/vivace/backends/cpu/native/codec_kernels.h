@@ -108,7 +108,9 @@ struct Kernels {
     const char* name;
     int num_lanes;    // floats of a vector
     int max_vectors;  // of a panel
-    bool can_load_half;  // `convolve` reads `Conv::half`
+    // Rounds numbers to float16, or stops at one that would change and returns false. Null if
+    // `convolve` cannot read `Conv::half`.
+    bool (*narrow)(const float* x, int64_t size, bool may_change, uint16_t* out);
     SplitKernels split;
     SplitKernels coarse;  // instead of `split` for the layers that tolerate the largest errors
     // Rows `begin` to `end` of one panel; `sums` is scratch for MAX_CONV_ROWS rows of the panel.

@@ -293,9 +293,25 @@ void attend(const Attention& attention, const float* query, int64_t head, int64_
     }
 }
 
+bool narrow(const float* x, int64_t size, bool may_change, uint16_t* out) {
+    int64_t i = 0;
+    for (; i + LANES <= size; i += LANES) {
+        const Vector number = load(x + i);
+        store(out + i, number);
+        if (!may_change && !is_equal(load(out + i), number)) return false;
+    }
+    for (; i < size; ++i) {
+        out[i] = vivace::to_half(x[i]);
+        if (!may_change && vivace::from_half(out[i]) != x[i]) return false;
+    }
+    return true;
+}
+
 constexpr Kernels make_kernels(const char* name) {
-    return {name,     LANES,           MAX_VECTORS,    CAN_LOAD_HALF, {},    {},  convolve,
-            convolve_to_one, depthwise_norm, snake,    rms_norm,      gate,  attend};
+    return {name,     LANES,           MAX_VECTORS, CAN_LOAD_HALF ? narrow : nullptr,
+            {},       {},              convolve,    convolve_to_one,
+            depthwise_norm, snake,     rms_norm,    gate,
+            attend};
 }
 
 }  // namespace

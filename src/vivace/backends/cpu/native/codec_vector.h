@@ -56,6 +56,30 @@ inline Vector load(const uint16_t* from) {
 
 inline void store(float* to, Vector x) { std::memcpy(to, &x, sizeof x); }
 
+// Rounded to float16.
+inline void store(uint16_t* to, Vector x) {
+#if defined(__AVX512F__)
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph((__m512)x, 0));
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph((__m256)x, 0));
+#elif defined(__aarch64__)
+    vst1_u16(to, vreinterpret_u16_f16(vcvt_f16_f32((float32x4_t)x)));
+#else
+    for (int i = 0; i < LANES; ++i) to[i] = vivace::to_half(x[i]);
+#endif
+}
+
+inline bool is_equal(Vector x, Vector y) {
+#if defined(__AVX512F__)
+    return _mm512_cmp_ps_mask((__m512)x, (__m512)y, _CMP_EQ_OQ) == 0xffff;
+#else
+    const IntVector same = x == y;
+    bool all = true;
+    for (int i = 0; i < LANES; ++i) all = all && same[i];
+    return all;
+#endif
+}
+
 // a * b + c with one rounding where the instruction set has it.
 inline Vector fma(Vector a, Vector b, Vector c) {
 #if defined(__AVX512F__)

@@ -15,6 +15,7 @@ constexpr int64_t DEEP_BYTES = 800 << 10;     // of a stage's rows, if its weigh
 constexpr int64_t CACHED_WEIGHTS = 4 << 20;
 constexpr float LARGEST_HALF = 65504.0f;
 constexpr float SMALLEST_PEAK = 1e-3f;  // below, most float16 numbers would be subnormal
+constexpr int64_t NUM_TRIED = 256;  // weights
 
 int64_t round_up(int64_t x, int64_t step) { return (x + step - 1) / step * step; }
 
@@ -25,6 +26,13 @@ std::vector<int> divide(int64_t num_vectors, int64_t most) {
     for (int64_t i = 0; i <= count; ++i)
         starts.push_back(static_cast<int>((num_vectors * i + count - 1) / count));
     return starts;
+}
+
+bool suits_half(const Buffer<float>& weights) {
+    float largest = 0.0f;
+    for (const float x : weights)
+        if (!(std::fabs(x) <= largest)) largest = std::fabs(x);
+    return largest >= SMALLEST_PEAK && largest <= LARGEST_HALF;
 }
 
 }  // namespace
@@ -43,7 +51,7 @@ CodecDecoder::CodecDecoder(const CodecShape& shape, const std::vector<int64_t>& 
       shape_(shape),
       rms_eps_(rms_eps),
       pool_(num_threads),
-      has_half_weights_(has_half_weights && kernels.can_load_half) {
+      has_half_weights_(has_half_weights) {
     for (int64_t i = 0; i < shape.head_dim / 2; ++i) {
         const float exponent = static_cast<float>(2 * i) / static_cast<float>(shape.head_dim);
         frequencies_.push_back(1.0f / std::pow(rope_theta, exponent));
@@ -109,19 +117,23 @@ Conv CodecDecoder::pack(int64_t num_in, int64_t num_out, int64_t num_taps, int64
     return conv;
 }
 
-// Takes weights in float16. Without `has_half_weights`, or if their range does not suit float16,
-// takes none.
+// Takes weights in float16 if they stay equal, or with `has_half_weights` if their range suits
+// float16. Otherwise takes none.
 Buffer<uint16_t> CodecDecoder::round_weights(Buffer<float>& weights) {
-    float largest = 0.0f;
-    for (const float x : weights)
-        if (!(std::fabs(x) <= largest)) largest = std::fabs(x);
-    if (!has_half_weights_ || !(largest >= SMALLEST_PEAK && largest <= LARGEST_HALF)) return {};
-    Buffer<uint16_t> rounded(weights.size());
     const int64_t size = static_cast<int64_t>(weights.size()), num_parts = pool_.size();
+    const bool may_change = has_half_weights_ && suits_half(weights);
+    uint16_t first[NUM_TRIED];  // most weights that change are found here, before memory is reserved
+    if (!kernels_.narrow ||
+        !kernels_.narrow(weights.data(), std::min(size, NUM_TRIED), may_change, first))
+        return {};
+    Buffer<uint16_t> rounded(weights.size());
+    std::vector<char> is_done(size_t(num_parts), 0);
     pool_.for_each(num_parts, [&](int64_t part) {
-        for (int64_t i = size * part / num_parts; i < size * (part + 1) / num_parts; ++i)
-            rounded[i] = to_half(weights[i]);
+        const int64_t begin = size * part / num_parts, end = size * (part + 1) / num_parts;
+        is_done[size_t(part)] = kernels_.narrow(weights.data() + begin, end - begin, may_change,
+                                                rounded.data() + begin);
     });
+    if (std::count(is_done.begin(), is_done.end(), 1) < num_parts) return {};
     Buffer<float>().swap(weights);  // `= {}` would keep the memory
     return rounded;
 }

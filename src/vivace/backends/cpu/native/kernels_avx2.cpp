@@ -9,6 +9,7 @@ namespace vivace {
 namespace {
 
 constexpr int W = 8, MAX_TILE = 2, INTEGER_TILE = 4, NUM_STREAMS = 2, ONE_ROW_TILE = 8;
+constexpr bool READS_AHEAD = true;
 constexpr size_t AHEAD = 1024;  // bytes of weights to prefetch ahead
 
 using V = __m256;

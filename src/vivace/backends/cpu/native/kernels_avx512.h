@@ -1,5 +1,6 @@
 // Vectors of AVX-512 (F, BW, DQ, VL). Included by the files of its instruction sets.
 constexpr int W = 16, MAX_TILE = 4, ONE_ROW_TILE = 16;
+constexpr bool READS_AHEAD = true;
 
 using V = __m512;
 

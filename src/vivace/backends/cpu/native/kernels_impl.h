@@ -8,6 +8,7 @@
 //   sum, maximum           of a vector
 //   sum_tile               sums of all vectors of a tile, if HAS_SUM_TILE is defined
 //   ONE_ROW_TILE           outputs per pass of float products with one row of inputs
+//   READS_AHEAD            whether float products prefetch weights
 //   round_row, multiply_int8, multiply_int4, if HAS_OTHER_INTEGERS is defined; otherwise:
 //   store_codes            whole numbers to int8
 //   MAX_TILE               rows of inputs per pass: 1 or 2, or 4 with 32 registers
@@ -74,18 +75,25 @@ static void round_row(int kind, const float* x, int in, int8_t* codes, float* sc
 
 struct FloatRows {
     static constexpr size_t SIZE = 4;
+    static constexpr bool IS_FAR = true;  // in memory, or in a cache of a higher level
     static V vector(const char* p) { return load(reinterpret_cast<const float*>(p)); }
     static float number(const char* p) { return *reinterpret_cast<const float*>(p); }
 };
 
+struct WidenedRows : FloatRows {
+    static constexpr bool IS_FAR = false;
+};
+
 struct Bf16Rows {
     static constexpr size_t SIZE = 2;
+    static constexpr bool IS_FAR = true;
     static V vector(const char* p) { return load_bf16(reinterpret_cast<const uint16_t*>(p)); }
     static float number(const char* p) { return from_bf16(*reinterpret_cast<const uint16_t*>(p)); }
 };
 
 struct HalfRows {
     static constexpr size_t SIZE = 2;
+    static constexpr bool IS_FAR = true;
     static V vector(const char* p) { return load_half(reinterpret_cast<const uint16_t*>(p)); }
     static float number(const char* p) { return from_half(*reinterpret_cast<const uint16_t*>(p)); }
 };
@@ -98,6 +106,14 @@ static inline void sum_tile(const V (&total)[OUT][ROWS], float (&out)[OUT][ROWS]
 }
 #endif
 
+// Starts to read weights. Prefetchers of the hardware stop at every page.
+template <int LEVEL>
+static inline void read_ahead(const char* weights, size_t size) {
+    if constexpr (READS_AHEAD)
+        for (size_t i = 0; i < size; i += 64) __builtin_prefetch(weights + i, 0, 4 - LEVEL);
+}
+
+// Few rows take less time than reading the weights: the next OUT outputs are read ahead.
 template <class Rows, int OUT, int ROWS>
 static inline void dot_float(const char* w, size_t w_stride, const float* x, size_t in,
                              float (&out)[OUT][ROWS]) {
@@ -106,6 +122,8 @@ static inline void dot_float(const char* w, size_t w_stride, const float* x, siz
         UNROLL for (int r = 0; r < ROWS; ++r) total[o][r] = splat(0.0f);
     size_t i = 0;
     for (; i + W <= in; i += W) {
+        if constexpr (Rows::IS_FAR && ROWS <= 2)
+            read_ahead<1>(w + size_t(OUT) * (w_stride + i * Rows::SIZE), size_t(OUT) * W * Rows::SIZE);
         V input[ROWS];
         UNROLL for (int r = 0; r < ROWS; ++r) input[r] = load(x + size_t(r) * in + i);
         UNROLL for (int o = 0; o < OUT; ++o) {
@@ -165,22 +183,31 @@ static void multiply_tiles(const Product& p, int o) {
     for (; o < p.end; ++o) compute_rows<Tile, 1>(p, o);
 }
 
+// The weights of the next block, which are read ahead in parts.
+struct NextBlock {
+    const char* weights;
+    size_t part;  // bytes for each tile of the current block
+};
+
 // ROWS rows and all outputs of a block.
 template <int ROWS>
-static inline void compute_outputs(const Product& p, int r) {
+static inline void compute_outputs(const Product& p, int r, NextBlock& next) {
     int o = 0;
-    for (; o + 4 <= p.end; o += 4) compute<FloatTile<FloatRows>, 4, ROWS>(p, o, r);
-    for (; o < p.end; ++o) compute<FloatTile<FloatRows>, 1, ROWS>(p, o, r);
+    for (; o + 4 <= p.end; o += 4, next.weights += next.part) {
+        read_ahead<2>(next.weights, next.part);
+        compute<FloatTile<WidenedRows>, 4, ROWS>(p, o, r);
+    }
+    for (; o < p.end; ++o) compute<FloatTile<WidenedRows>, 1, ROWS>(p, o, r);
 }
 
 // The weights of a block are read once from each level of the caches, and the rows once per block.
-static void multiply_block(const Product& p) {
+static void multiply_block(const Product& p, NextBlock next) {
     int r = 0;
     if constexpr (MAX_TILE >= 4)
-        for (; r + 4 <= p.num_rows; r += 4) compute_outputs<4>(p, r);
+        for (; r + 4 <= p.num_rows; r += 4) compute_outputs<4>(p, r, next);
     if constexpr (MAX_TILE >= 2)
-        for (; r + 2 <= p.num_rows; r += 2) compute_outputs<2>(p, r);
-    for (; r < p.num_rows; ++r) compute_outputs<1>(p, r);
+        for (; r + 2 <= p.num_rows; r += 2) compute_outputs<2>(p, r, next);
+    for (; r < p.num_rows; ++r) compute_outputs<1>(p, r, next);
 }
 
 template <class Rows>
@@ -200,15 +227,17 @@ static void multiply_widened(const Product& p) {
     block.weight = p.scratch;
     for (int o = p.begin, most = block_outputs(p.matrix->in); o < p.end; o += most) {
         block.out = p.end - o < most ? p.end - o : most;
-        widen<Rows>(weight + size_t(o) * stride, size_t(block.out) * in,
-                    reinterpret_cast<float*>(p.scratch));
+        const char* from = weight + size_t(o) * stride;
+        widen<Rows>(from, size_t(block.out) * in, reinterpret_cast<float*>(p.scratch));
         if (p.matrix->bias) block.bias = p.matrix->bias + o;
         Product part = p;
         part.matrix = &block;
         part.begin = 0;
         part.end = block.out;
         part.out = p.out + o;
-        multiply_block(part);
+        const size_t size = size_t(block.out) * stride;
+        const size_t num_tiles = size_t(p.num_rows + MAX_TILE - 1) / MAX_TILE * size_t(block.out + 3) / 4;
+        multiply_block(part, {from + size, (size / num_tiles + 63) / 64 * 64});
     }
 }
 

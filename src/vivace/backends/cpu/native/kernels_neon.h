@@ -2,6 +2,7 @@
 #include <arm_neon.h>
 
 constexpr int W = 4, MAX_TILE = 4, ONE_ROW_TILE = 8;
+constexpr bool READS_AHEAD = false;
 
 using V = float32x4_t;
 

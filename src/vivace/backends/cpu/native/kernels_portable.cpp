@@ -5,6 +5,7 @@ namespace vivace {
 namespace {
 
 constexpr int W = 4, MAX_TILE = 1, INTEGER_TILE = 1, NUM_STREAMS = 1, ONE_ROW_TILE = 4;
+constexpr bool READS_AHEAD = false;
 
 struct V {
     float v[W];

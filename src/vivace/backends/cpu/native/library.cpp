@@ -7,6 +7,8 @@
 #include <sys/auxv.h>
 #elif defined(__aarch64__) && defined(__APPLE__)
 #include <sys/sysctl.h>
+#elif defined(__x86_64__)
+#include <cpuid.h>
 #endif
 
 namespace vivace {
@@ -37,7 +39,9 @@ bool has_i8mm() {
 
 bool has_avx2() {
 #if defined(__x86_64__)
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    unsigned a = 0, b = 0, c = 0, d = 0;  // GCC 10 has no __builtin_cpu_supports("f16c")
+    const bool has_f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c;
 #else
     return false;
 #endif

@@ -87,6 +87,21 @@ def test_every_control_has_an_accessible_name(server: Running, page: Driver) -> 
     )  # text that changes with every letter is not announced
 
 
+def test_buttons_with_the_same_text_have_different_descriptions(
+    server: Running, page: Driver
+) -> None:
+    page.open(server.url)
+    for text in ("One.", "Two."):  # each adds a line with buttons to the history
+        page.say(text)
+        page.wait(lambda: page.status.startswith("Spoken"))
+    buttons = page.tab.evaluate(
+        "[...document.querySelectorAll('button')].filter((each) => each.checkVisibility()).map("
+        "(each) => `${each.ariaLabel ?? each.textContent}: ${each.ariaDescription}`)"
+    )
+    assert [text for text in buttons if text.startswith(("Copy command:", "Use again:"))]
+    assert len(set(buttons)) == len(buttons), buttons
+
+
 def test_tab_key_reaches_every_control_in_order(server: Running, page: Driver) -> None:
     page.open(server.url)
     page.say("Something.")
@@ -107,8 +122,9 @@ def test_tab_key_reaches_every_control_in_order(server: Running, page: Driver) -
     ]  # fmt: skip
 
 
-def test_page_fits_a_phone_screen(server: Running, launched: Any) -> None:
-    with tab(launched, **PHONE) as page:
+@pytest.mark.parametrize("width", [360, 320])
+def test_page_fits_a_phone_screen(server: Running, launched: Any, width: int) -> None:
+    with tab(launched, **PHONE | {"viewport": {"width": width, "height": 740}}) as page:
         page.tab.route("**/v1/audio/models", with_two_models)
         page.open(server.url)
         page.tab.fill("#text", "Supercalifragilisticexpialidocious" * 3)
@@ -116,7 +132,7 @@ def test_page_fits_a_phone_screen(server: Running, launched: Any) -> None:
         page.wait(lambda: page.status.startswith("Spoken"))
         assert page.num_loud > 1_000
         wide = page.tab.evaluate("[document.scrollingElement.scrollWidth, innerWidth]")
-        assert wide[0] <= wide[1] == 360
+        assert wide[0] <= wide[1] == width
         assert page.tab.locator("header").bounding_box()["height"] < 140
         assert page.tab.evaluate(SMALL_TARGETS) == []
 

@@ -53,6 +53,7 @@ export class Makers {
 		}
 		const command = `vivace serve --model ${source}`;
 		button.textContent = "Copy command";
+		button.ariaDescription = command; // several buttons have this text
 		button.onclick = async () => (await copyFrom(button, command, "The command")) || say(command);
 		return [`${words} another model.`, make("code", { textContent: command }), button];
 	}

@@ -45,7 +45,7 @@ def test_unknown_model_returns_404_that_lists_models(client: httpx.Client) -> No
         ("POST", "/audio/speech", 404, "route_not_found", "did you mean /v1/audio/speech?"),
         ("GET", "/v1/v1/models", 404, "route_not_found", "'GET /v1/v1/models'; did you mean"),
         ("POST", "/v1/chat/completions", 404, "route_not_found", "GET /docs"),
-        ("PUT", "/v1/models", 405, "method_not_allowed", "'PUT /v1/models'; use GET"),
+        ("PUT", "/v1/models", 405, "method_not_allowed", "'PUT /v1/models'; use GET, HEAD"),
         ("GET", "/page/nothing.js", 404, "file_not_found", "'nothing.js'"),
     ],
 )
@@ -58,10 +58,16 @@ def test_request_without_a_route_names_it_and_what_to_use(
     assert words in error["message"]
 
 
+def test_wrong_method_lists_the_methods_of_all_routes_of_the_path(client: httpx.Client) -> None:
+    allowed = {path: client.put(path).headers["allow"] for path in ("/v1/audio/voices", "/")}
+    assert allowed == {"/v1/audio/voices": "GET, HEAD, POST", "/": "GET, HEAD"}
+    assert client.get("/v1/audio/speech").headers["allow"] == "POST"
+
+
 def test_invalid_query_value_is_named_in_the_error(client: httpx.Client) -> None:
     error = client.get("/v1/audio/voices?aliases=maybe").json()["error"]
     assert (error["param"], error["code"]) == ("aliases", "invalid_request")
-    assert error["message"].startswith("aliases: input should be")
+    assert error["message"].startswith("aliases: must be")
     assert error["message"].endswith("not 'maybe'")
 
 

@@ -14,7 +14,7 @@ from tests.support.serving import Running, running
 from tests.support.websocket_client import connected
 from vivace.serve.request import SpeechRequest
 from vivace.serve.settings import ServeSettings
-from vivace.speech import BOUNDS
+from vivace.speech import BOUNDS, Bounds
 
 PATH = "/v1/audio/speech"
 OPTIONS = {"max_new_tokens": "max_frames"}  # field names that differ in SamplingParams
@@ -81,10 +81,13 @@ def test_number_at_its_bounds_is_served_over_http(client: httpx.Client, name: st
 
 @pytest.mark.parametrize("name", NUMBERS)
 def test_number_beyond_its_bounds_is_refused_over_http(client: httpx.Client, name: str) -> None:
+    bounds = BOUNDS.get(OPTIONS.get(name, name)) or Bounds(*NUMBERS[name][:2])
     for value in beyond(name):
         answer = client.post(PATH, json={"input": "Hello.", name: value})
         assert answer.status_code == 400, (value, answer.text)
-        assert answer.json()["error"]["param"] == name
+        error = answer.json()["error"]
+        assert error["param"] == name
+        assert f"{name}: must be {bounds}, not " in error["message"]
 
 
 @pytest.mark.parametrize("name", NUMBERS)

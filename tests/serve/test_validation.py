@@ -20,7 +20,7 @@ MESSAGES: list[tuple[TypeAdapter[Any], dict[str, Any], str | None, str]] = [
     (omni.MESSAGES, {"type": "input.text", "text": 1}, "text", "text of input.text: "),
     (omni.MESSAGES, {"type": "input.text"}, "text", "text of input.text is missing"),
     (omni.MESSAGES, {"type": "input.done", "context_id": {}}, "context_id", "valid string, not {}"),
-    (omni.MESSAGES, {"type": "session.config", "speed": 9}, "speed", "less than or equal to 4"),
+    (omni.MESSAGES, {"type": "session.config", "speed": 9}, "speed", "from 0.25 to 4, not 9"),
     (omni.MESSAGES, {"type": "session.config", "word_events": 1}, "word_events", "boolean, not 1"),
     (omni.MESSAGES, {"type": "input.audio"}, "type", "'input.audio' is unknown; try one of: 'sess"),
     (omni.MESSAGES, {"text": "Hello."}, "type", "type is missing"),
@@ -50,7 +50,7 @@ def test_elevenlabs_message_takes_both_names_of_a_context_and_ignores_nulls() ->
     for name in ("context_id", "contextId"):
         read = TextMessage.read({"text": None, "flush": True, name: "a", "voice_settings": None})
         assert (read.text, read.flush, read.context_id) == (None, True, "a")
-    with pytest.raises(RefusedError, match="flush: input should be a valid boolean, not 'yes'"):
+    with pytest.raises(RefusedError, match="flush: must be a valid boolean, not 'yes'"):
         TextMessage.read({"flush": "yes"})
 
 

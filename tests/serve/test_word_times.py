@@ -255,4 +255,4 @@ def test_stream_input_sends_alignments_on_request(server: Running) -> None:
         talk.send(text=TEXT)
         messages, code = talk.until_closed()
     assert code == 1008
-    assert "sync_alignment: input should be a valid boolean" in str(messages)
+    assert "sync_alignment: must be a valid boolean" in str(messages)

@@ -6,7 +6,7 @@ A module with routes defines `routes(context) -> APIRouter` and is listed in `RO
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from functools import partial
 
@@ -15,7 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import Match, Route, WebSocketRoute
 
 from vivace._version import __version__
 from vivace.errors import TTSError
@@ -25,6 +25,7 @@ from vivace.serve.errors import Failure, describe
 from vivace.serve.middleware import Middleware
 from vivace.serve.page import page
 from vivace.serve.schema import describe_api
+from vivace.serve.validation import violated_rule
 from vivace.speech import MAX_SHOWN, shown
 
 ROUTES: tuple[Callable[[ServeContext], APIRouter], ...] = (
@@ -75,24 +76,30 @@ async def _respond(request: Request, error: Exception) -> Response:
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]
         param = ".".join(str(part) for part in first["loc"][1:])
-        text = f"{first['msg'][:1].lower()}{first['msg'][1:]}"
-        message = f"{param}: {text}, not {shown(first['input'])}"
+        message = f"{param}: {violated_rule(first)}"
         return Failure(400, message, "invalid_request", param).response()
     if isinstance(error, HTTPException):
-        response = _describe_routing(request, error).response()
-        response.headers.update(error.headers or {})
-        return response
+        return _respond_without_route(request, error.status_code)
     return describe(error).response()
 
 
-def _describe_routing(request: Request, error: HTTPException) -> Failure:
-    """The failure of a request that matches no route, or a route but not its method."""
-    path, status = request.scope["path"], error.status_code
+def _respond_without_route(request: Request, status: int) -> Response:
+    """The response to a request that matches no route, or routes but not their methods."""
+    path = request.scope["path"]
     message = f"no route {shown(f'{request.method} {path}')}"
+    routes = [route for route in request.app.routes if isinstance(route, Route)]
     if status == 405:
-        allowed = (error.headers or {}).get("Allow", "")
-        return Failure(status, f"{message}; use {allowed}", "method_not_allowed")
-    known = [route.path for route in request.app.routes if isinstance(route, Route)]
-    near = get_close_matches(path[:MAX_SHOWN], known, 1, cutoff=0.8)
+        allowed = ", ".join(_allowed_methods(request, routes))
+        response = Failure(status, f"{message}; use {allowed}", "method_not_allowed").response()
+        response.headers["allow"] = allowed
+        return response
+    near = get_close_matches(path[:MAX_SHOWN], [route.path for route in routes], 1, cutoff=0.8)
     hint = f"did you mean {near[0]}?" if near else "GET /docs describes all routes"
-    return Failure(status, f"{message}; {hint}", "route_not_found")
+    return Failure(status, f"{message}; {hint}", "route_not_found").response()
+
+
+def _allowed_methods(request: Request, routes: Iterable[Route]) -> list[str]:
+    """The methods of all routes of the path. The exception names only those of the first."""
+    matching = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    methods = {method for route in matching for method in route.methods or ()}
+    return sorted(methods | {"HEAD"} if "GET" in methods else methods)  # see `Middleware`

@@ -45,7 +45,7 @@ BODIES: Mapping[str, Mapping[str, Any] | str] = {
 PATH_VALUES = {"voice_id": "heart", "name": "vivace"}
 ERROR_EXAMPLE = {
     "error": {
-        "message": "speed: input should be less than or equal to 4, not 9",
+        "message": "speed: must be from 0.25 to 4, not 9",
         "type": "invalid_request_error",
         "param": "speed",
         "code": None,
@@ -174,7 +174,7 @@ def _cells(*cells: str) -> str:
 
 def _row(name: str, field: dict[str, Any], is_required: bool, words: str | None = None) -> str:
     kinds = [each for each in field.get("anyOf", [field]) if each.get("type") != "null"]
-    parts = [part for kind in kinds for part in _limits(kind | {"not": field.get("not")})]
+    parts = [part for kind in kinds for part in _limits(kind)]
     if is_required:
         parts.append("required")
     elif (default := field.get("default")) is not None:

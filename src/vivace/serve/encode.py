@@ -20,12 +20,13 @@ from vivace.errors import AudioError
 from vivace.serve.context import ServeContext
 from vivace.serve.encoders import SpeechEncoder
 from vivace.serve.errors import RefusedError
+from vivace.serve.request import SampleRate
 from vivace.serve.response import PROVENANCE
 from vivace.serve.schema import BINARY, audio_response
 
 PCM = {"requestBody": {"required": True, "content": {"audio/pcm": BINARY}}}
 ANSWERS: dict[int | str, dict[str, Any]] = {200: audio_response("The audio.", SPEECH_FORMATS)}
-SampleRate = Annotated[int, Query(ge=8_000, le=48_000, description="Of the samples, in Hz.")]
+QueryRate = Annotated[SampleRate, Query(description="Of the samples, in Hz.")]
 
 SpeechProvenance = Annotated[
     str | None,
@@ -40,7 +41,7 @@ def routes(context: ServeContext) -> APIRouter:
     async def encode(
         http: Request,
         response_format: SpeechFormat = "mp3",
-        sample_rate: SampleRate = 24_000,
+        sample_rate: QueryRate = 24_000,
         provenance: SpeechProvenance = None,
     ) -> Response:
         """Convert mono PCM (16 bit, little endian) to another format."""

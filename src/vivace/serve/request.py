@@ -18,18 +18,19 @@ from pydantic import (
 )
 
 from vivace.audio.formats import SpeechFormat
+from vivace.audio.speed import MAX_SPEED, MIN_SPEED
 from vivace.options import StreamOptions
 from vivace.serve.card import Card
 from vivace.serve.errors import FieldNames, RefusedError, with_field_names
 from vivace.serve.recording import decode_audio
 from vivace.serve.settings import ServeSettings
-from vivace.serve.validation import ClientInput
+from vivace.serve.validation import ClientInput, Within
 from vivace.speech import (
     BOUNDS,
     MAX_INSTRUCT_CHARS,
+    Bounds,
     LiveMode,
     OnUnsupported,
-    as_sampling_number,
     shown,
 )
 from vivace.voices.voice import MAX_REF_TEXT
@@ -69,16 +70,15 @@ def _read_name(value: object) -> str:
 VoiceName = Annotated[str, BeforeValidator(_read_name), WithJsonSchema(NAMED)]
 
 
-def _sampling(option: str, note: str) -> Any:
-    """A field whose schema states the bounds of a sampling option."""
-    bounds = BOUNDS[option]
-    schema: dict[str, Any] = {}
-    if bounds.zero is not None:  # 0 is allowed, smaller values than `low` are not
-        schema["not"] = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": bounds.low}
-    least = bounds.low if bounds.zero is None else 0
-    if bounds.zero is not None:
-        note = f"{note} 0 is {bounds.zero}; other values are at least {bounds.low:g}."
-    return Field(None, ge=least, le=bounds.high, description=note, json_schema_extra=schema)
+Seed = Annotated[int, Within(BOUNDS["seed"])]
+MaxFrames = Annotated[int, Within(BOUNDS["max_frames"])]
+Temperature = Annotated[float, Within(BOUNDS["temperature"])]
+TopK = Annotated[int, Within(BOUNDS["top_k"])]
+TopP = Annotated[float, Within(BOUNDS["top_p"])]
+RepetitionPenalty = Annotated[float, Within(BOUNDS["repetition_penalty"])]
+Speed = Annotated[float, Within(Bounds(MIN_SPEED, MAX_SPEED))]
+SampleRate = Annotated[int, Within(Bounds(8_000, 48_000))]
+BitRate = Annotated[int, Within(Bounds(8_000, 320_000))]
 
 
 class SpeechRequest(ClientInput):
@@ -96,17 +96,13 @@ class SpeechRequest(ClientInput):
         description="How to speak, where the model follows it.",
     )
     response_format: SpeechFormat = Field("mp3", description="The audio format.")
-    speed: float = Field(
-        1.0, ge=0.25, le=4.0, description="1 is normal speed. The pitch stays the same."
-    )
+    speed: Speed = Field(1.0, description="1 is normal speed. The pitch stays the same.")
     stream_format: Literal["audio", "sse"] = Field(
         "audio", description="`sse` sends events with base64 audio."
     )
     stream: bool = Field(True, description="False: one complete file with its length.")
-    sample_rate: int | None = Field(None, ge=8_000, le=48_000, description="In Hz.")
-    bit_rate: int | None = Field(
-        None, ge=8_000, le=320_000, description="Of mp3, opus and aac, in bits a second."
-    )
+    sample_rate: SampleRate | None = Field(None, description="In Hz.")
+    bit_rate: BitRate | None = Field(None, description="Of mp3, opus and aac, in bits a second.")
     language: str = Field("auto", description="A name or a code: `English`, `en`, `auto`.")
     live: LiveMode | None = Field(None, description="Speak live text by `word` or by `sentence`.")
     lexicon: dict[Spelling, Respelling] | None = Field(
@@ -132,12 +128,14 @@ class SpeechRequest(ClientInput):
     speaker_embedding: list[float] | None = Field(
         None, max_length=MAX_EMBEDDING, description="The speaker vector of a cloned voice."
     )
-    seed: int | None = _sampling("seed", "The same seed gives the same speech.")
-    max_new_tokens: int | None = _sampling("max_frames", "Frames of 80 ms.")
-    temperature: float | None = _sampling("temperature", "Higher values vary more.")
-    top_k: int | None = _sampling("top_k", "0 keeps every code.")
-    top_p: float | None = _sampling("top_p", "Keep the most probable codes up to this sum.")
-    repetition_penalty: float | None = _sampling("repetition_penalty", "1 is none.")
+    seed: Seed | None = Field(None, description="The same seed gives the same speech.")
+    max_new_tokens: MaxFrames | None = Field(None, description="Frames of 80 ms.")
+    temperature: Temperature | None = Field(
+        None, description="Higher values vary more. 0 is greedy; other values are at least 1e-05."
+    )
+    top_k: TopK | None = Field(None, description="0 keeps every code.")
+    top_p: TopP | None = Field(None, description="Keep the most probable codes up to this sum.")
+    repetition_penalty: RepetitionPenalty | None = Field(None, description="1 is none.")
 
     _names: FieldNames = PrivateAttr(default_factory=dict)
 
@@ -161,12 +159,6 @@ class SpeechRequest(ClientInput):
         """The client's names of fields that have another name here."""
         is_speaker = self.voice is None and self.speaker is not None
         return {"voice": "speaker", **self._names} if is_speaker else self._names
-
-    @field_validator(*SAMPLING)
-    @classmethod
-    def _check_sampling(cls, value: float | None, info: ValidationInfo) -> float | None:
-        name = str(info.field_name)
-        return None if value is None else as_sampling_number(name, value)
 
     @field_validator("task_type")
     @classmethod

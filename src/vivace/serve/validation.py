@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError, core_schema
 
 from vivace.serve.errors import RefusedError
 from vivace.serve.settings import ServeSettings
-from vivace.speech import shown
+from vivace.speech import Bounds, shown
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -17,6 +28,33 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 UNKNOWN_TYPE = "unknown_type"
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """Limits a number to a range, which its error and its JSON schema state."""
+
+    bounds: Bounds
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        low, high = self.bounds.low, self.bounds.high
+        limits: dict[str, Any] = {"minimum": low, "maximum": high}
+        if self.bounds.zero is not None:
+            gap = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": low}
+            limits |= {"minimum": 0, "not": gap}
+        return handler(schema) | limits
+
+    def _check(self, number: float) -> float:
+        if number not in self.bounds:
+            raise PydanticCustomError("range", "must be {range}", {"range": str(self.bounds)})
+        return number
 
 
 class ClientInput(BaseModel):
@@ -67,7 +105,7 @@ def refusal(error: ValidationError, model: type[BaseModel] | None = None) -> Ref
     """Describe the first error. Without a model, it is of a message: its path begins with the
     message's type."""
     first = error.errors(include_url=False)[0]
-    cause, path, text = first.get("ctx", {}).get("error"), first["loc"], first["msg"]
+    cause, path = first.get("ctx", {}).get("error"), first["loc"]
     if isinstance(cause, RefusedError):
         return cause
     if model is None:
@@ -77,13 +115,18 @@ def refusal(error: ValidationError, model: type[BaseModel] | None = None) -> Ref
         param = where = _field_path(model, path)
     if first["type"] == "missing" and (model is None or len(path) == 1):
         return RefusedError(f"{where} is missing", param=param, code="missing_field")
+    text = violated_rule(first)
+    return RefusedError(text if text.startswith(param) else f"{where}: {text}", param=param)
+
+
+def violated_rule(error: ErrorDetails) -> str:
+    """The rule that a value violates, and the value: `must be a valid string, not 5`."""
+    cause = error.get("ctx", {}).get("error")
     if cause is not None:
-        text = str(cause)
-        return RefusedError(text if text.startswith(param) else f"{where}: {text}", param=param)
-    if first["type"] == "model_type":
-        text = "must be an object"
-    text = f"{text[:1].lower()}{text[1:]}"
-    return RefusedError(f"{where}: {text}, not {shown(first['input'])}", param=param)
+        return str(cause)
+    rule = "must be an object" if error["type"] == "model_type" else error["msg"]
+    rule = re.sub(r"\A[A-Z][a-z]+ should ", "must ", rule)  # `Input should be a valid string`
+    return f"{rule[:1].lower()}{rule[1:]}, not {shown(error['input'])}"
 
 
 def _field_path(model: type[BaseModel], path: Sequence[int | str]) -> str:

@@ -77,14 +77,14 @@ BAD: dict[str, tuple[bytes, str]] = {
     "key twice": (b'{"type": "a", "type": "b"}\n', "twice"),
     "nan": (b'{"type": "a", "x": NaN}\n', "NaN"),
     "no type": (b"{}\n", "type is missing"),
-    "type a number": (b'{"type": 1}\n', "type: input should be a valid string, not 1"),
-    "type empty": (b'{"type": ""}\n', "type: string should have at least 1 character"),
-    "type long": (frame("x" * 65), "type: string should have at most 64 characters"),
+    "type a number": (b'{"type": 1}\n', "type: must be a valid string, not 1"),
+    "type empty": (b'{"type": ""}\n', "type: must have at least 1 character"),
+    "type long": (frame("x" * 65), "type: must have at most 64 characters"),
     "line without end": (b'{"type": "' + b"x" * 70_000, "first line may have 65,536"),
     "line too long": (b'{"type": "' + b"x" * 70_000 + b'"}\n', "first line may have 65,536"),
     "header data a list": (
         b'{"type": "synthesize", "data": [1]}\n',
-        "data: input should be a valid dictionary, not [1]",
+        "data: must be a valid dictionary, not [1]",
     ),
     "data 4 GiB": (b'{"type": "synthesize", "data_length": 4294967296}\n', "the limit is 262,144"),
     "payload 4 GiB": (
@@ -99,7 +99,7 @@ BAD: dict[str, tuple[bytes, str]] = {
     "data no object": (frame("synthesize", ["text"]), "JSON object"),
     "no text": (frame("synthesize", {"texts": "One."}), "text of synthesize is missing"),
     "text null": (frame("synthesize", {"text": None}), "text of synthesize is missing"),
-    "text a list": (frame("synthesize", {"text": ["One."]}), "text of synthesize: input"),
+    "text a list": (frame("synthesize", {"text": ["One."]}), "text of synthesize: must be"),
     "text empty": (frame("synthesize", {"text": ""}), "blank"),
     "text blank": (frame("synthesize", {"text": " \n"}), "blank"),
     "text nul": (frame("synthesize", {"text": "a\0b"}), "NUL"),
@@ -107,11 +107,11 @@ BAD: dict[str, tuple[bytes, str]] = {
     "text too long": (frame("synthesize", {"text": "a " * 2_000}), "3,000"),
     "ssml": (
         frame("synthesize", {"text": "One.", "text_format": "ssml"}),
-        "input should be 'text', not",
+        "must be 'text', not",
     ),
     "format a list": (
         frame("synthesize", {"text": "a", "text_format": []}),
-        "input should be 'text', not",
+        "must be 'text', not",
     ),
     "voice a string": (
         frame("synthesize", {"text": "a", "voice": "heart"}),

@@ -7,6 +7,7 @@
 #   single     TTS.load() without options: ms per frame, first audio, 1 to 8 streams
 #   many       64 streams with 64 slots, 256 streams with 256
 #   streams    1 to 256 streams with 256 slots
+#   sweep      64 streams with other settings of the engine and the codec
 #   live       64 and 256 streams, and 1,000 (0.6B) or 700 (1.7B) streams that are played in real time
 #   load       requests at random times
 #   served     vivace serve --workers over HTTP: 64 streams at one instant, and live streams
@@ -18,10 +19,14 @@
 #   audible    the first audible sample after a silent start, in process and over HTTP
 #   official   ms per frame, compared with the official code (wheels in carry/official, scripts/official/README.md)
 #   sanitize   compute-sanitizer (benchmarks/sanitize.sh)
+#   endurance  a million frames with the codec's samples, 64 and 256 slots, 0.6B
 #   targets    the figures of all stages, compared with their targets
 #
-# JSON files go to $OUT (default build/gpu). GPU_SECONDS limits the whole run. VIVACE_COMMIT names the commit in a copy
-# without git history. STREAMS_ROUNDS and REPEATS shorten a run.
+# JSON files go to $OUT (default build/gpu), and so do the logs of failed commands. GPU_SECONDS limits the whole run.
+# VIVACE_COMMIT names the commit in a copy without git history. STREAMS_ROUNDS and REPEATS shorten a run.
+#
+# Runs of ten minutes each that cover a change of the kernels:
+#     tests sanitize audible · sweep · many live served · endurance parts
 set -uo pipefail
 export PYTHONUNBUFFERED=1 PYTHONPATH=src
 out=${OUT:-build/gpu} all=${GPU_SECONDS:-3600} logs=$(mktemp -d) rounds=${STREAMS_ROUNDS:-3} repeats=${REPEATS:-25}
@@ -38,8 +43,9 @@ figures() { # seconds, name of the JSON and log, lines to show, command
   local limit=$1 name=$2 shown=$3
   shift 3
   limited "$limit" python3 "$@" --json "$out/$name-h200.json" > "$logs/$name" 2>&1 || {
-    echo "$name: exit code $?"
-    tail -n 3 "$logs/$name"
+    echo "$name: exit code $? after at most $limit s"
+    tail -n 6 "$logs/$name"
+    cp "$logs/$name" "$out/$name.log"
   }
   grep -E "$shown" "$logs/$name"
 }
@@ -89,6 +95,12 @@ run_stage() {
         engine 120 "engine-$size-streams" "$size-CustomVoice" --streams 1,8,32,64,256 --repeats 3 --rounds "$rounds"
       done
       ;;
+    sweep)
+      for size in 0.6B 1.7B; do
+        figures 285 "stream-sweep-$size" "audio a second|left out" benchmarks/stream_sweep.py "$size-CustomVoice" \
+          --share 0.25 0.35 0.65 0.8 1 --waves 1 2 8 --turn 8 16 --ahead 2 8 --pass 256 1024 --seconds 250
+      done
+      ;;
     live)
       for size in 0.6B:1000 1.7B:700; do
         engine 120 "engine-${size%:*}-live" "${size%:*}-CustomVoice" --streams 64,256 --live "${size#*:}" --seconds 5 \
@@ -131,7 +143,13 @@ run_stage() {
       PYTHONPATH=build/official:src figures 120 frame . benchmarks/frame.py 0.6B-CustomVoice 1.7B-CustomVoice \
         --device cuda --frames 32 --repeats 3 --compare
       ;;
-    sanitize) OUT=$out bash benchmarks/sanitize.sh ;;
+    sanitize) limited 300 env OUT="$out" bash benchmarks/sanitize.sh ;;
+    endurance)
+      for count in 64 256; do
+        figures 270 "endurance-0.6B-$count" '": (true|false)|frames_of_all|"seconds"' benchmarks/endurance.py \
+          0.6B-CustomVoice --backend cuda_graph --batch $count --codec half --seconds 180
+      done
+      ;;
     targets) python3 benchmarks/targets.py "$out" ;;
     *)
       echo "unknown stage $1; the first lines of $0 list the stages" >&2

@@ -10,7 +10,9 @@ import pytest
 from tests.support.project import ROOT, load_script
 
 FOLDER = ROOT / "benchmarks"
-TRITON = ("codec.py", "kernels.py", "layer_chain.py", "tile_sweep.py")  # import Triton kernels
+TRITON = (  # import Triton kernels
+    *("codec.py", "kernels.py", "layer_chain.py", "stream_sweep.py", "tile_sweep.py"),
+)
 
 Run = Callable[..., None]
 

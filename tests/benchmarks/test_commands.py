@@ -25,6 +25,8 @@ from vivace.backends.cpu.build import find_refusal, load_library
 from vivace.backends.cpu.codec import pack_decoder
 from vivace.checkpoint import EMBEDDED, load_codec
 from vivace.engine import completeness, follower, utterance
+from vivace.engine.limits import EngineLimits
+from vivace.engine.scheduler import Scheduler
 
 SENTENCES = ("Yes.", "It rained.", "We stayed.", "Nobody came.")
 WITHOUT_HELP = ("targets.py", "sanitized.py")  # their only arguments are positional
@@ -263,6 +265,37 @@ def test_engine_host_command(run: Run, tmp_path: Path, restored_limits: None) ->
     assert (burst["load"], steady["load"]) == ("burst of 2", "steady")
     assert steady["turns"] == 3
     assert steady["us_per_turn"].keys() >= {"schedule", "prepare", "read", "render", "deliver"}
+
+
+def test_stream_sweep_command(run: Run, tiny_folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "sweep.json"
+    size = ["--streams", "2", "--frames", "4", "--rounds", "1", "--repeats", "1"]
+    values = ["--share", "0.25", "--turn", "8", "16"]
+    folder = tiny_folder / "custom_voice"
+    run("stream_sweep.py", folder, *size, *values, "--device", "cpu", "--json", path)
+    rows = read(path)["results"]
+    assert [row["settings"] for row in rows] == [{}, {"share": 0.25}, {"turn": 8}, {"turn": 16}, {}]
+    assert all(row["audio_s_per_s"] > 0 for row in rows)
+
+
+def test_stream_sweep_replaces_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.syspath_prepend(FOLDER)
+    sweep = load_script(FOLDER / "stream_sweep.py")
+    settings = {"share": 0.25, "waves": 8, "pass": 256, "turn": 8, "ahead": 2}
+    assert settings.keys() == sweep.CONSTANTS.keys()
+
+    def constants() -> list[object]:
+        found = [sweep.codec_operands.MANY_WAVES, sweep.backend.LOOKAHEAD, sweep.codec_fused.SHARE]
+        pace = Scheduler[Any](EngineLimits(), 2)._pace
+        return [*found, sweep.buckets.largest_batch(8), pace.min_frames]
+
+    before = constants()
+    with sweep.applied(settings):
+        assert constants() == [8, 2, 0.25, 32, 8]
+    assert constants() == before
+    combined = list(sweep.combined({"share": [0.5, 1], "turn": [8]}))
+    assert combined == [{"share": 0.5, "turn": 8}, {"share": 1, "turn": 8}]
 
 
 def test_guard_host_command(run: Run, tmp_path: Path, restored_limits: None) -> None:

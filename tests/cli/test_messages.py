@@ -11,7 +11,8 @@ import pytest
 from tests.support.cli_harness import Captured, run_here
 from tests.support.scripted_attention import Course, FollowedBackend, correct, early_end
 from vivace.cli.messages import INCOMPLETE, describe_missing
-from vivace.engine.utterance import MAX_RETRIES, _retry_seed
+from vivace.engine.retry import retry_seed
+from vivace.engine.utterance import MAX_RETRIES
 from vivace.speech import Usage, total_completeness
 from vivace.verify import Verification
 
@@ -32,7 +33,7 @@ def use(monkeypatch: pytest.MonkeyPatch, **options: Any) -> FollowedBackend:
 
 
 def courses_of(seed: int, course: Course) -> dict[int, Course]:
-    return {_retry_seed(seed, number): course for number in range(MAX_RETRIES + 1)}
+    return {retry_seed(seed, number): course for number in range(MAX_RETRIES + 1)}
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,8 @@ from tests.support.scripted_attention import FRAMES_PER_ID, Course, FollowedBack
 from vivace import TTS, Audio
 from vivace.audio.clip import AudioChunk
 from vivace.engine.follower import num_settled
-from vivace.engine.utterance import MAX_MASKED_FRAMES, MAX_RETRIES, _retry_seed
+from vivace.engine.retry import MAX_MASKED_FRAMES, retry_seed
+from vivace.engine.utterance import MAX_RETRIES
 
 TEXT = "Seven grey herons stood beside the old canal, and none of them moved at all."
 OTHER = "A kettle was singing in the kitchen, and nobody had the heart to stop it."
@@ -131,7 +132,7 @@ def test_retry_continues_from_the_kept_frames_with_a_new_seed_and_masked_end(
     assert len(again) == len(first) + num_kept
     assert again.labels[-1] == f"frame {num_kept - 1}"
     np.testing.assert_array_equal(again.codes[-num_kept:, 1], early_end(correct_places(tts)))
-    assert redrawn.seed == _retry_seed(SEED, 1) != drawn.seed
+    assert redrawn.seed == retry_seed(SEED, 1) != drawn.seed
     assert 0 < redrawn.min_frames <= MAX_MASKED_FRAMES
     assert redrawn.max_frames == drawn.max_frames - num_kept
 
@@ -268,4 +269,4 @@ def test_live_text_without_more_ids_finalizes_all_frames(
 
 
 def test_retry_seeds_differ_from_each_other_and_from_the_first() -> None:
-    assert len({_retry_seed(SEED, number) for number in range(MAX_RETRIES + 1)}) == MAX_RETRIES + 1
+    assert len({retry_seed(SEED, number) for number in range(MAX_RETRIES + 1)}) == MAX_RETRIES + 1

@@ -33,9 +33,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def _tries() -> list[int]:
-    from vivace.engine.utterance import _retry_seed
+    from vivace.engine.retry import retry_seed
 
-    return [_retry_seed(BROKEN, number) for number in range(MAX_RETRIES + 1)]
+    return [retry_seed(BROKEN, number) for number in range(MAX_RETRIES + 1)]
 
 
 def _nothing(places: list[int]) -> list[int]:

@@ -24,22 +24,16 @@ from vivace.engine.follower import (
 )
 from vivace.engine.frame_block import FrameBlock
 from vivace.engine.guard import SILENCE, StallDetector, frame_budget
+from vivace.engine.retry import RetryState
 from vivace.engine.turn_report import TurnHook
 from vivace.engine.utterance_state import STATE_OF, State
 from vivace.errors import NumericError
 from vivace.prompt import Prompt
-from vivace.speech import MAX_SEED, FinishReason, SamplingParams
+from vivace.speech import FinishReason, SamplingParams
 
 MarkIds = Callable[[Sequence[int]], Iterable[TextId]]
 MAX_RETRIES = 3  # of one utterance
 MAX_SILENT_FRAMES = 12  # at the start, for which turns are shortened
-MAX_MASKED_FRAMES = 25  # in which the end of speech is not drawn after an early end
-RETRY_STRIDE = 0x9E3779B97F4A7C15  # between the seeds of retries
-
-
-def _retry_seed(seed: int, num_retries: int) -> int:
-    """A different seed for each retry, derived from the request's seed."""
-    return (seed + num_retries * RETRY_STRIDE) % (MAX_SEED + 1)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -89,10 +83,7 @@ class Utterance:
     is_paused: bool = False  # left out of turns until its reader sends a message
     _state: State = State.QUEUED
     _has_ended: bool = False  # DONE or FAILED
-    _kept: NDArray[np.int64] | None = None  # frames that the slot's prompt continues from
-    _masked_frames: int = 0  # after those, in which the end of speech is not drawn
-    _codes: list[NDArray[np.int64]] = field(default_factory=list)  # all frames, if followed
-    _later_ids: list[int] = field(default_factory=list)  # text appended after the prompt
+    _retry: RetryState = field(default_factory=RetryState)
     _num_published: int = 0  # frames
     _stall: StallDetector = field(default_factory=StallDetector)
     _num_stalled: int = 0
@@ -188,7 +179,7 @@ class Utterance:
     def extend(self, text_ids: Sequence[int], is_last: bool) -> None:
         """Note text that was given to the slot, or will be in the prompt of the next slot."""
         self.num_text_ids += len(text_ids)
-        self._later_ids += text_ids
+        self._retry.extend(text_ids)
         if self.follower is not None and self.mark_ids is not None:
             self.follower.extend(self.mark_ids(text_ids), is_last=is_last)
         self.is_text_complete = is_last
@@ -200,22 +191,18 @@ class Utterance:
 
     @property
     def num_prompt_rows(self) -> int:
-        return len(self.prompt) + (0 if self._kept is None else len(self._kept))
+        return len(self.prompt) + self._retry.num_kept
 
     @property
     def admission(self) -> Admission:
         """Prompt and sampling for the backend, which reserves memory for `max_frames`."""
-        sampling, kept = self.sampling, self._kept
-        num_kept = 0 if kept is None else len(kept)
-        most = min(sampling.max_frames, self._num_left(0)) - num_kept
-        fewest = min(max(sampling.min_frames - num_kept, self._masked_frames), most)
-        if (most, fewest) != (sampling.max_frames, sampling.min_frames):
-            sampling = sampling.replace(max_frames=most, min_frames=fewest)
-        if kept is None:
-            return self.prompt, sampling
-        sampling = sampling.replace(seed=_retry_seed(sampling.seed or 0, self.num_retries))
-        prompt = self.prompt.continued(kept, self._later_ids, is_complete=self.is_text_complete)
-        return prompt, sampling
+        return self._retry.admission(
+            self.prompt,
+            self.sampling,
+            max_frames=min(self.sampling.max_frames, self._num_left(0)),
+            number=self.num_retries,
+            is_complete=self.is_text_complete,
+        )
 
     def queue(self, now: float) -> None:
         """Wait for a new slot, in which the dropped frames are made again."""
@@ -259,7 +246,7 @@ class Utterance:
         reason = self._end_of(codes, levels, None if is_cut else status)
         block = FrameBlock(codes, samples, reason, self._num_stalled)
         if self.follower is not None:
-            self._codes.append(codes)
+            self._retry.add(codes)
             if (end := self._find_fault(self.follower, places, status)) is not None:
                 self._publish_until(end, block, first)
                 return
@@ -292,19 +279,19 @@ class Utterance:
         may_retry = status in ("running", "waiting", "stop")
         while fault is not None:
             is_wanted = fault.kind == "tail" and fault.num_seen < self.sampling.min_frames
-            if may_retry and not is_wanted and (end := self._retry(follower, fault)) is not None:
+            if may_retry and not is_wanted and (end := self._rewind(follower, fault)) is not None:
                 return end
             follower.accept(fault)
             if fault.kind == "tail" and not is_wanted:
                 return max(fault.frame, follower.num_settled_at(fault))
             fault = follower.observe(left)
         if status == "stop" and (fault := follower.end()) is not None:
-            if (end := self._retry(follower, fault)) is not None:
+            if (end := self._rewind(follower, fault)) is not None:
                 return end
             follower.accept(fault)
         return None
 
-    def _retry(self, follower: TextFollower, fault: Fault) -> int | None:
+    def _rewind(self, follower: TextFollower, fault: Fault) -> int | None:
         """Begin a retry. Returns its first frame; None after too many, or if all is final."""
         if self.num_retries >= MAX_RETRIES or self.is_over_budget:
             return None
@@ -312,7 +299,7 @@ class Utterance:
             return None
         self.num_retries += 1
         follower.rewind(frame)
-        self._masked_frames = min(MAX_MASKED_FRAMES, follower.num_left // 2)
+        self._retry.mask_end(follower.num_left)
         self._stall, self._num_stalled = StallDetector(), 0
         self.num_made = self.num_rendered = frame
         self._state = State.RETRYING
@@ -324,8 +311,7 @@ class Utterance:
         Unless a retry follows, the utterance ends there: the rest is not in the text.
         """
         assert end >= self.num_final
-        self._kept = np.concatenate(self._codes)[:end]
-        self._codes = [self._kept]
+        self._retry.keep(end)
         if end < first:
             self.published.append(end)
             self._num_published = end
@@ -339,8 +325,8 @@ class Utterance:
 
     def _append_end(self) -> None:
         """End the utterance with the frames that were kept."""
-        assert self._kept is not None
-        self._publish(FrameBlock(self._kept[:0], np.empty(0, np.float32), "stop"))
+        assert self._retry.kept is not None
+        self._publish(FrameBlock(self._retry.kept[:0], np.empty(0, np.float32), "stop"))
 
     def _publish(self, block: FrameBlock) -> None:
         """Hand frames to the reader. The last ones become final together with the end."""
@@ -368,7 +354,7 @@ class Utterance:
 
     def refuse(self, error: Exception) -> None:
         """The backend rejected the prompt. Frames from before a retry are kept."""
-        if self._kept is None or self.follower is None:
+        if self.follower is None or self._retry.kept is None:
             self.fail(error)
             return
         if (fault := self.follower.end()) is not None:

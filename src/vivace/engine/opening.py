@@ -33,6 +33,16 @@ class UtteranceFactory:
     wake: Callable[[], None]  # wakes the stream's reader
     marker: IdMarker | None  # None: words are not checked
 
+    @property
+    def num_first_ids(self) -> int:
+        """The ids of a live text that its prompt needs."""
+        return self.writer.num_first_ids(self.request)
+
+    @property
+    def continues(self) -> bool:
+        """Whether an utterance continues the speech of the one before it."""
+        return self.writer.continues and isinstance(self.request.text, str)
+
     def create(
         self,
         line: Line,

@@ -7,6 +7,7 @@ import dataclasses
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from vivace.cli.finetune_options import given
 from vivace.cli.progress import ProgressLine
@@ -15,20 +16,36 @@ from vivace.cli.streams import print_json, print_stderr, print_table
 from vivace.errors import OutputExistsError, RequestError
 from vivace.finetune.options import DataOptions, TrainOptions
 
+if TYPE_CHECKING:
+    from vivace.finetune.run import FinetuneResult
+    from vivace.finetune.setup import FinetuneRequest
+
 LOG_EVERY_S = 30.0  # lines of progress where stderr is not a terminal
 
 
 def finetune(arguments: argparse.Namespace) -> None:
+    request = _read_request(arguments)
+    from vivace.finetune.run import finetune as run_finetune
+
+    with ProgressLine(is_quiet=arguments.quiet) as line:
+        result = run_finetune(request, TerminalReporter(line, is_quiet=arguments.quiet))
+    if arguments.json:
+        print_json(_as_json(result), indent=2)
+    else:
+        print_table(_rows(result, request).items(), width=12)
+
+
+def _read_request(arguments: argparse.Namespace) -> FinetuneRequest:
+    """Raise RequestError for wrong options before PyTorch is imported."""
     recordings, training = given(arguments, DataOptions), given(arguments, TrainOptions)
     if arguments.output is None and arguments.name is None:
         raise RequestError("give --name, the name of the speaker, or -o, the file to write")
     output = Path(arguments.output or f"{arguments.name}.safetensors")
     if output.is_file() and not (arguments.resume or arguments.force):
         raise OutputExistsError(output, "--force")
-    from vivace.finetune.run import finetune as run_finetune
     from vivace.finetune.setup import FinetuneRequest
 
-    request = FinetuneRequest(
+    return FinetuneRequest(
         data=Path(arguments.data),
         output=output,
         model=model_name(arguments),
@@ -46,31 +63,29 @@ def finetune(arguments: argparse.Namespace) -> None:
         save_every_s=arguments.save_every,
         threads=arguments.threads,
     )
-    with ProgressLine(is_quiet=arguments.quiet) as line:
-        result = run_finetune(request, TerminalReporter(line, is_quiet=arguments.quiet))
+
+
+def _as_json(result: FinetuneResult) -> dict[str, Any]:
+    return {
+        "output": str(result.output),
+        "report": str(result.report),
+        "best_epoch": result.best_epoch,
+        "data": result.data,
+        "history": [dataclasses.asdict(one) for one in result.history],
+    }
+
+
+def _rows(result: FinetuneResult, request: FinetuneRequest) -> dict[str, str]:
     best = next(one for one in result.history if one.epoch == result.best_epoch)
-    if arguments.json:
-        print_json(
-            {
-                "output": str(result.output),
-                "report": str(result.report),
-                "best_epoch": result.best_epoch,
-                "data": result.data,
-                "history": [dataclasses.asdict(one) for one in result.history],
-            },
-            indent=2,
-        )
-        return
     base = f"--model {request.model} " if request.model else ""
     voice = "--model" if request.is_merged else f"{base}--adapter"
-    rows = {
+    return {
         "best epoch": f"{result.best_epoch}, held-out loss {best.total:.4f} "
         f"(before: {result.history[0].total:.4f})",
         "output": str(result.output),
         "report": str(result.report),
         "speak": f'vivace {voice} {result.output} "Hello."',
     }
-    print_table(rows.items(), width=12)
 
 
 class TerminalReporter:

@@ -41,17 +41,7 @@ def verify_checkpoint(
     show: Callable[[str], None] = lambda text: None,  # the current step
 ) -> Report:
     """Compare a checkpoint with the golden sets that fit it. NoGoldenError if none does."""
-    sets = [one for one in golden_sets if one.fits(checkpoint)]
-    config = checkpoint.config
-    if not sets:
-        raise NoGoldenError(
-            f"no golden values are recorded for this {config.tts_model_type} checkpoint "
-            f"(hidden size {config.talker_config.hidden_size}{_nearest(checkpoint, golden_sets)}); "
-            "record them on a machine that you trust with --record FILE, and compare with "
-            "--golden FILE"
-        )
-    for one in sets:
-        one.check_values(checkpoint)
+    sets = _fitting(checkpoint, golden_sets)
     token_rows: list[Row] = []
     reports: list[RunReport] = []
     for run in runs:
@@ -67,13 +57,29 @@ def verify_checkpoint(
                 token_rows += check_tokens(tts.tokenizer, sets)
             reports.append(_report(tts, sets, load_s, label, show))
     return Report(
-        kind=config.tts_model_type,
-        size=config.tts_model_size,
+        kind=checkpoint.config.tts_model_type,
+        size=checkpoint.config.tts_model_size,
         sets=[one.name for one in sets],
         not_recorded=[one.name for one in golden_sets if one not in sets],
         token_rows=token_rows,
         runs=reports,
     )
+
+
+def _fitting(checkpoint: Checkpoint, golden_sets: Sequence[GoldenSet]) -> list[GoldenSet]:
+    """The golden sets for this checkpoint, with values that were checked against it."""
+    sets = [one for one in golden_sets if one.fits(checkpoint)]
+    config = checkpoint.config
+    if not sets:
+        raise NoGoldenError(
+            f"no golden values are recorded for this {config.tts_model_type} checkpoint "
+            f"(hidden size {config.talker_config.hidden_size}{_nearest(checkpoint, golden_sets)}); "
+            "record them on a machine that you trust with --record FILE, and compare with "
+            "--golden FILE"
+        )
+    for one in sets:
+        one.check_values(checkpoint)
+    return sets
 
 
 def _nearest(checkpoint: Checkpoint, sets: Sequence[GoldenSet]) -> str:

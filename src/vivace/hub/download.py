@@ -55,11 +55,6 @@ def download(
 ) -> Path:
     """Download a model, or with `offline` find it in the cache. Returns the snapshot's folder."""
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-    )
 
     options: dict[str, Any] = {} if token is None else {"token": token}
     try:
@@ -77,24 +72,31 @@ def download(
         )
     except CheckpointError:
         raise
-    except LocalEntryNotFoundError as error:
-        reason = "offline mode is on; download it once with a connection"
-        if not offline:
-            reason = "the hub could not be reached; check the connection (HTTPS_PROXY, HF_ENDPOINT)"
-        raise CheckpointError(
-            f"{name} is not a local folder, is not in the download cache and {reason}"
-        ) from error
-    except GatedRepoError as error:
-        raise CheckpointError(
-            f"{name} is restricted; request access on its page, then run `hf auth login`"
-        ) from error
-    except RepositoryNotFoundError as error:
-        raise CheckpointError(describe_unknown(name)) from error
     except Exception as error:  # the hub client raises many types; all mean that there are no files
-        raise CheckpointError(_describe_failure(name, cache_dir, error)) from error
+        raise CheckpointError(_explain(name, cache_dir, error, offline=offline)) from error
     # A snapshot's folder is named after its commit. `revision` accepts that name.
     log.info("%s is commit %s in %s", name, folder.name, folder)
     return folder
+
+
+def _explain(name: str, cache_dir: str | Path | None, error: Exception, *, offline: bool) -> str:
+    """Why a model was not downloaded, and what to do."""
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
+
+    if isinstance(error, LocalEntryNotFoundError):
+        reason = "offline mode is on; download it once with a connection"
+        if not offline:
+            reason = "the hub could not be reached; check the connection (HTTPS_PROXY, HF_ENDPOINT)"
+        return f"{name} is not a local folder, is not in the download cache and {reason}"
+    if isinstance(error, GatedRepoError):
+        return f"{name} is restricted; request access on its page, then run `hf auth login`"
+    if isinstance(error, RepositoryNotFoundError):
+        return describe_unknown(name)
+    return _describe_failure(name, cache_dir, error)
 
 
 def describe_unknown(name: str) -> str:

@@ -81,21 +81,11 @@ def measure(subject: Subject, load_s: float, arguments: argparse.Namespace) -> d
     num_frames = arguments.frames
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
-    began = time.perf_counter()
-    subject.tts.speak(TEXT, seed=0, **subject.length(num_frames))
-    spoke = time.perf_counter()
-    subject.tts.warmup()
-    calm_collector()  # as the server does
-    cold = {
-        "load_s": load_s,
-        "first_call_s": spoke - began,
-        "warmup_s": time.perf_counter() - spoke,
-    }
     report: dict[str, Any] = {
         "benchmark": "bench",
         "model": repr(subject.tts).strip("<>"),
         "machine": machine(),
-        "cold_start": {name: round(value, 3) for name, value in cold.items()},
+        "cold_start": _measure_cold_start(subject, load_s, num_frames=num_frames),
     }
     with ProgressLine() as line:
         line.show("one stream")
@@ -122,6 +112,21 @@ def measure(subject: Subject, load_s: float, arguments: argparse.Namespace) -> d
         ours = report["latency"]["times_real_time"]
         report["peers"] = measure_peers(subject, ours, num_frames=num_frames)
     return report
+
+
+def _measure_cold_start(subject: Subject, load_s: float, *, num_frames: int) -> dict[str, float]:
+    """Seconds of the first call and of the warmup, after which the model is warm."""
+    began = time.perf_counter()
+    subject.tts.speak(TEXT, seed=0, **subject.length(num_frames))
+    spoke = time.perf_counter()
+    subject.tts.warmup()
+    calm_collector()  # as the server does
+    cold = {
+        "load_s": load_s,
+        "first_call_s": spoke - began,
+        "warmup_s": time.perf_counter() - spoke,
+    }
+    return {name: round(value, 3) for name, value in cold.items()}
 
 
 def _memory(tts: TTS) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,66 +11,102 @@ from vivace.errors import counted
 PARTS = ("model", "codec", "host", "prompts")
 
 
+Lines = Iterator[tuple[str, str]]  # names and values
+
+
 def format_report(report: dict[str, Any]) -> str:
     return "\n".join(f"{name:<34} {value}" for name, value in _lines(report))
 
 
-def _lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _lines(report: dict[str, Any]) -> Lines:
     yield "model", report["model"]
-    yield "load", f"{report['cold_start']['load_s']:.2f} s"
-    yield "first call, cold", f"{report['cold_start']['first_call_s']:.2f} s"
-    yield "warmup", f"{report['cold_start']['warmup_s']:.2f} s"
+    yield from _cold_start(report["cold_start"])
     if latency := report.get("latency"):
-        yield "first audio, one stream", f"{latency['first_audio_ms']:.1f} ms"
-        yield "first sound, one stream", f"{latency['audible_ms']:.1f} ms"
-        yield "times real time, one stream", f"{latency['times_real_time']:.2f}"
-        parts = latency["parts"]
-        yield "prompt", f"{parts['prompt_ms']:.2f} ms"
-        for part in ("model", "codec", "host"):
-            yield f"{part}, per frame", f"{parts[f'{part}_ms_per_frame']:.3f} ms"
-        for row in latency["chunks"]:
-            what = f"chunks of {row['chunk_frames']}"
-            speed = f"{row['times_real_time']:.2f} times real time"
-            yield what, f"first audio {row['first_audio_ms']:.1f} ms, {speed}"
-    for row in report.get("throughput", ()):
-        first = row["first_audio_ms"]
-        yield (
-            counted(row["streams"], "stream"),
-            f"{row['audio_s_per_s']:.1f} s of audio per second, first audio p50 {first['p50']:.0f} "
-            f"p95 {first['p95']:.0f} ms, {counted(row['underruns'], 'underrun')}",
-        )
-    for row in report.get("live", ()):
-        first = row["first_audio_ms"]
-        yield (
-            counted(row["live_streams"], "live stream"),
-            f"{counted(row['underruns'], 'underrun')}, {row['underruns_in_first_second']} more in "
-            f"the first second, first audio p50 {first['p50']:.0f} p95 {first['p95']:.0f} ms",
-        )
-    for row in report.get("arrivals", ()):
-        first = ", ".join(f"{name} {value:.0f} ms" for name, value in row["first_audio_ms"].items())
-        yield (
-            f"{row['requests_per_s']:g} requests per second",
-            f"first audio {first or 'none'}, {row['streams_with_underruns']} of {row['requests']} "
-            f"with underruns, {row['refused']} rejected, {row['failed']} failed",
-        )
-        if row["failed"]:
-            yield "first failure", row["first_failure"]
-    for row in report.get("backends", ()):
-        streams = f", {counted(row['streams'], 'stream')}" if "streams" in row else ""
-        yield f"{row['backend']}{streams}", row.get("refused") or _backend_row(row)
+        yield from _latency(latency)
+    for name, row_lines in ROWS.items():
+        for row in report.get(name, ()):
+            yield from row_lines(row)
     for name, size in report.get("memory", {}).items():
         yield f"memory: {name}", f"{size / 2**20:,.0f} MiB"
     for row in report.get("peers", ()):
-        if "missing" in row:
-            yield row["peer"], f"not installed ({row['missing']})"
-        elif "failed" in row:
-            yield row["peer"], f"failed ({row['failed']})"
-        else:
-            yield (
-                row["peer"],
-                f"{row['times_real_time']:.2f} times real time; vivace is "
-                f"{row['times_faster']:.2f} times as fast",
-            )
+        yield row["peer"], _peer(row)
+
+
+def _cold_start(seconds: dict[str, float]) -> Lines:
+    yield "load", f"{seconds['load_s']:.2f} s"
+    yield "first call, cold", f"{seconds['first_call_s']:.2f} s"
+    yield "warmup", f"{seconds['warmup_s']:.2f} s"
+
+
+def _latency(latency: dict[str, Any]) -> Lines:
+    yield "first audio, one stream", f"{latency['first_audio_ms']:.1f} ms"
+    yield "first sound, one stream", f"{latency['audible_ms']:.1f} ms"
+    yield "times real time, one stream", f"{latency['times_real_time']:.2f}"
+    parts = latency["parts"]
+    yield "prompt", f"{parts['prompt_ms']:.2f} ms"
+    for part in ("model", "codec", "host"):
+        yield f"{part}, per frame", f"{parts[f'{part}_ms_per_frame']:.3f} ms"
+    for row in latency["chunks"]:
+        what = f"chunks of {row['chunk_frames']}"
+        speed = f"{row['times_real_time']:.2f} times real time"
+        yield what, f"first audio {row['first_audio_ms']:.1f} ms, {speed}"
+
+
+def _throughput(row: dict[str, Any]) -> Lines:
+    yield (
+        counted(row["streams"], "stream"),
+        f"{row['audio_s_per_s']:.1f} s of audio per second, "
+        f"first audio {_percentiles(row['first_audio_ms'])}, "
+        f"{counted(row['underruns'], 'underrun')}",
+    )
+
+
+def _live(row: dict[str, Any]) -> Lines:
+    yield (
+        counted(row["live_streams"], "live stream"),
+        f"{counted(row['underruns'], 'underrun')}, {row['underruns_in_first_second']} more in "
+        f"the first second, first audio {_percentiles(row['first_audio_ms'])}",
+    )
+
+
+def _percentiles(first_audio_ms: dict[str, float]) -> str:
+    return f"p50 {first_audio_ms['p50']:.0f} p95 {first_audio_ms['p95']:.0f} ms"
+
+
+def _arrivals(row: dict[str, Any]) -> Lines:
+    first = ", ".join(f"{name} {value:.0f} ms" for name, value in row["first_audio_ms"].items())
+    yield (
+        f"{row['requests_per_s']:g} requests per second",
+        f"first audio {first or 'none'}, {row['streams_with_underruns']} of {row['requests']} "
+        f"with underruns, {row['refused']} rejected, {row['failed']} failed",
+    )
+    if row["failed"]:
+        yield "first failure", row["first_failure"]
+
+
+def _backend(row: dict[str, Any]) -> Lines:
+    streams = f", {counted(row['streams'], 'stream')}" if "streams" in row else ""
+    yield f"{row['backend']}{streams}", row.get("refused") or _backend_row(row)
+
+
+def _peer(row: dict[str, Any]) -> str:
+    if "missing" in row:
+        return f"not installed ({row['missing']})"
+    if "failed" in row:
+        return f"failed ({row['failed']})"
+    return (
+        f"{row['times_real_time']:.2f} times real time; vivace is "
+        f"{row['times_faster']:.2f} times as fast"
+    )
+
+
+# Lists of the report, and the lines of each of their rows.
+ROWS: dict[str, Callable[[dict[str, Any]], Lines]] = {
+    "throughput": _throughput,
+    "live": _live,
+    "arrivals": _arrivals,
+    "backends": _backend,
+}
 
 
 def _backend_row(row: dict[str, Any]) -> str:

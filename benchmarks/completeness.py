@@ -219,8 +219,8 @@ class Run:
                 self._recognise = Recogniser(threads=1)
             samples = self._voice.render(np.array(row["codes"]))
             self._keep({"key": key, "text": self._recognise(samples, SAMPLE_RATE)})
-        heard: str = self._rows[key]["text"]
-        return heard
+        transcript: str = self._rows[key]["text"]
+        return transcript
 
 
 def _as_row(key: str, text: str, spoken: Spoken, wall_s: float) -> Row:

@@ -124,7 +124,7 @@ class PreparedBackend:
 
 def main() -> None:
     arguments = parse()
-    utterance.MAX_RETRIES = 0  # as in benchmarks/watch.py
+    utterance.MAX_RETRIES = 0  # as in benchmarks/completeness_cost.py
     follower.TAIL_FRAMES = 10**9
     completeness.MAX_TRIES = 0  # the runs without the check search no head
     rows = []

@@ -71,7 +71,7 @@ def measure(shape: str, arguments: argparse.Namespace) -> dict[str, Any]:
     bench = Bench(shape, arguments)
     result: dict[str, Any] = {"shape": shape, "layers": bench.backend.layers}
     result |= bench.cold_start()
-    result["same_codes_alone_and_in_company"] = bench.compare_batch()
+    result["has_same_codes_in_batch"] = bench.compare_batch()
     result |= bench.one_stream()
     result["gpu"] = bench.replays()
     result["streams"] = {batch: bench.many_streams(batch) for batch in arguments.batches}

@@ -160,8 +160,8 @@ def judge(arguments: argparse.Namespace) -> None:
     recognise = Recogniser() if left else None
     for window in left:
         assert recognise is not None
-        heard = recognise(read_samples(folder / SPEECH, window), window["rate"])
-        verdict = compare(" ".join(sentences[window["first"] : window["last"]]), heard)
+        transcript = recognise(read_samples(folder / SPEECH, window), window["rate"])
+        verdict = compare(" ".join(sentences[window["first"] : window["last"]]), transcript)
         verdicts.append({"window": len(verdicts), **verdict})
         append_row(folder / VERDICTS, verdicts[-1])
         print(f"window {len(verdicts)} of {len(windows)}: {verdict['errors']} word errors")
@@ -180,15 +180,15 @@ def read_samples(path: Path, window: Row) -> Any:
     return np.fromfile(path, "<i2", count, offset=2 * window["start"]).astype(np.float32) / 32768
 
 
-def compare(text: str, heard: str) -> Row:
+def compare(text: str, transcript: str) -> Row:
     """Word errors, and a mask of the text's words that the transcript lacks."""
-    count = count_errors(text, heard)
-    wanted, found = spellings(text)[0], spellings(heard)[0]
+    count = count_errors(text, transcript)
+    wanted, found = spellings(text)[0], spellings(transcript)[0]
     missing = np.ones(len(wanted), bool)
     for block in difflib.SequenceMatcher(None, wanted, found, autojunk=False).get_matching_blocks():
         missing[block.a : block.a + block.size] = False
     mask = "".join("1" if is_missing else "0" for is_missing in missing)
-    return {"errors": count.errors, "words": count.words, "missing": mask, "heard": heard}
+    return {"errors": count.errors, "words": count.words, "missing": mask, "transcript": transcript}
 
 
 def compare_together(
@@ -203,7 +203,7 @@ def compare_together(
         is_apart = end == len(verdicts) or judged[end]["first"] != judged[end - 1]["last"]
         if is_apart or end - begin == TOGETHER:
             text = " ".join(sentences[judged[begin]["first"] : judged[end - 1]["last"]])
-            yield compare(text, " ".join(verdict["heard"] for verdict in verdicts[begin:end]))
+            yield compare(text, " ".join(verdict["transcript"] for verdict in verdicts[begin:end]))
             begin = end
 
 
@@ -237,8 +237,8 @@ def summarise(
         "worst_window": round(max(rates, default=0.0), 4),
         "lost_windows": [n for n, rate in enumerate(rates) if rate > LOST],
         "words_judged": len(masks),
-        "words_not_heard": _share(masks.count("1"), len(masks)),
-        "longest_run_not_heard": max(map(len, masks.split("0")), default=0),
+        "missing_word_rate": _share(masks.count("1"), len(masks)),
+        "longest_missing_run": max(map(len, masks.split("0")), default=0),
     }
 
 

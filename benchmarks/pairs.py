@@ -63,13 +63,13 @@ def judged(folder: Path, readings: dict[str, list[str]]) -> dict[str, list[float
     found = {}
     for row in read_rows(folder / VERDICTS):
         text = texts[row["line"]]
-        count = closest(readings.get(text, [text]), row["heard"])
+        count = closest(readings.get(text, [text]), row["transcript"])
         found[text] = [count.errors, max(1, count.words), row["mos"] or 1.0]
     return found
 
 
-def closest(readings: list[str], heard: str) -> Count:
-    counts = [count_errors(reading, heard) for reading in readings]
+def closest(readings: list[str], transcript: str) -> Count:
+    counts = [count_errors(reading, transcript) for reading in readings]
     return min(counts, key=lambda count: (count.errors, -count.words))
 
 

@@ -195,7 +195,7 @@ def judge(arguments: argparse.Namespace) -> None:
     from vivace.cli.bench.machine import machine  # `speak --teacher` needs no torch
 
     worst = sorted(rows, key=lambda row: -row["errors"] / row["words"])[:12]
-    hidden = {"text", "heard"} if arguments.without_texts else set()
+    hidden = {"text", "transcript"} if arguments.without_texts else set()
     report = {
         "benchmark": "quality",
         "name": arguments.name or arguments.folder.name,
@@ -219,8 +219,8 @@ def verdicts(arguments: argparse.Namespace, rows: list[Row]) -> Iterator[Row]:
     embed = SpeakerJudge() if arguments.reference and has_speaker_judge() else None
     for row in rows:
         samples = read_wav(arguments.folder / f"{row['line']:04d}.wav")
-        heard = recognise(samples, SAMPLE_RATE) if len(samples) else ""
-        verdict: Row = {"line": row["line"], "heard": heard, "mos": None}
+        transcript = recognise(samples, SAMPLE_RATE) if len(samples) else ""
+        verdict: Row = {"line": row["line"], "transcript": transcript, "mos": None}
         if len(samples):
             verdict["mos"] = round(rate(samples, SAMPLE_RATE), 3)
         if arguments.reference:
@@ -233,7 +233,7 @@ def verdicts(arguments: argparse.Namespace, rows: list[Row]) -> Iterator[Row]:
 
 
 def count(row: Row) -> Row:
-    found = count_errors(row["text"], row["heard"])
+    found = count_errors(row["text"], row["transcript"])
     return row | {"errors": found.errors, "words": max(1, found.words)}
 
 

@@ -262,8 +262,8 @@ def judged(arguments: argparse.Namespace, weights: str) -> list[Row]:
     spoken = {row["line"]: row for row in read_rows(folder / MANIFEST)}
     for verdict in verdicts(settings, [row for line, row in spoken.items() if line not in done]):
         append_row(folder / VERDICTS, verdict)
-    heard = sorted(read_rows(folder / VERDICTS), key=lambda row: int(row["line"]))
-    return [count(spoken[row["line"]] | row) for row in heard]
+    rows = sorted(read_rows(folder / VERDICTS), key=lambda row: int(row["line"]))
+    return [count(spoken[row["line"]] | row) for row in rows]
 
 
 def paired_intervals(full: list[Row], other: list[Row]) -> dict[str, list[float]]:

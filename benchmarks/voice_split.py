@@ -245,16 +245,16 @@ def transcribe(folder: Path, parts: tuple[str, ...], texts: dict[int, str], thre
     recognise = Recogniser(threads)
     for line, part in missing:
         samples = read_wav(folder / part / f"{line:04d}.wav")
-        heard = recognise(samples, SAMPLE_RATE) if len(samples) else ""
-        append_row(folder / part / VERDICTS, {"line": line, "heard": heard, "mos": None})
+        transcript = recognise(samples, SAMPLE_RATE) if len(samples) else ""
+        append_row(folder / part / VERDICTS, {"line": line, "transcript": transcript, "mos": None})
 
 
 def error_counts(folder: Path, texts: dict[int, str]) -> NDArray[Any]:
     """Errors and words of every line, in all words and in both spans: [line, span, 2]."""
-    heard = {row["line"]: row["heard"] for row in read_rows(folder / VERDICTS)}
+    transcripts = {row["line"]: row["transcript"] for row in read_rows(folder / VERDICTS)}
     found = []
     for line, text in texts.items():
-        first, later = split_errors(text, heard[line], NUM_FIRST)
+        first, later = split_errors(text, transcripts[line], NUM_FIRST)
         spans = [(first.errors, first.words), (later.errors, later.words)]
         found.append([tuple(map(sum, zip(*spans, strict=True))), *spans])
     return np.array(found)

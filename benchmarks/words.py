@@ -48,9 +48,9 @@ class Count:
     words: int
 
 
-def count_errors(text: str, heard: str) -> Count:
+def count_errors(text: str, transcript: str) -> Count:
     """Words that are missing, added or replaced in the transcript."""
-    pairs = [(wanted, found) for wanted in spellings(text) for found in spellings(heard)]
+    pairs = [(wanted, found) for wanted in spellings(text) for found in spellings(transcript)]
     counts = [Count(distance(wanted, found), len(wanted)) for wanted, found in pairs]
     return min(counts, key=lambda count: (count.errors, count.words))
 
@@ -67,12 +67,12 @@ def distance(wanted: list[str], found: list[str]) -> int:
     return _edit_table(wanted, found)[-1][-1]
 
 
-def split_errors(text: str, heard: str, num_first: int) -> tuple[Count, Count]:
+def split_errors(text: str, transcript: str, num_first: int) -> tuple[Count, Count]:
     """Errors in the first `num_first` words of the text, and in the words after them.
 
     An added word counts where the next word of the text is.
     """
-    pairs = [(wanted, found) for wanted in spellings(text) for found in spellings(heard)]
+    pairs = [(wanted, found) for wanted in spellings(text) for found in spellings(transcript)]
     wanted, found = min(pairs, key=lambda pair: (distance(*pair), len(pair[0])))
     places = _edit_places(wanted, found)
     num_early = sum(place < num_first for place in places)

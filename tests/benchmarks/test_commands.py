@@ -217,7 +217,7 @@ def test_latency_command(run: Run, tiny_folder: Path, tmp_path: Path) -> None:
     run("latency.py", tiny_folder / "custom_voice", *where, *size, "--layers", "plain",
         "--batches", "1", "--json", path, CHUNKS=(1, 4), COMPARED=8)  # fmt: skip
     [result] = read(path)["results"]
-    assert result["same_codes_alone_and_in_company"]
+    assert result["has_same_codes_in_batch"]
     assert result["streams"]["1"]["audio_s_per_s"] > 0
     assert result["codec_snr_db"] > 100
 
@@ -250,10 +250,10 @@ def test_endurance_command(run: Run, tiny_folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.ci
-def test_watch_command(run: Run, tmp_path: Path, restored_limits: None) -> None:
-    path = tmp_path / "watch.json"
-    run("watch.py", "embedded", "--device", "cpu", "--backend", "eager", "--streams", "1",
-        "--rounds", "1", "--json", path, TEXT=SENTENCES[1])  # fmt: skip
+def test_completeness_cost_command(run: Run, tmp_path: Path, restored_limits: None) -> None:
+    path = tmp_path / "cost.json"
+    run("completeness_cost.py", "embedded", "--device", "cpu", "--backend", "eager",
+        "--streams", "1", "--rounds", "1", "--json", path, TEXT=SENTENCES[1])  # fmt: skip
     [row] = read(path)["rows"]
     assert row["audio_s_per_s_checked"] > 0
 

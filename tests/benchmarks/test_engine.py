@@ -53,15 +53,15 @@ def test_serve_benchmark_loads_random_weights_of_a_released_shape(
     assert len(audio.codes) == 2
 
 
-def test_watch_benchmark_loads_random_weights_of_a_released_shape(
+def test_completeness_cost_benchmark_loads_random_weights_of_a_released_shape(
     benchmark: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watch = load_script(ROOT / "benchmarks" / "watch.py")
-    monkeypatch.setattr(watch.utterance, "MAX_RETRIES", watch.utterance.MAX_RETRIES)
-    monkeypatch.setattr(watch.follower, "TAIL_FRAMES", watch.follower.TAIL_FRAMES)
+    cost = load_script(ROOT / "benchmarks" / "completeness_cost.py")
+    monkeypatch.setattr(cost.utterance, "MAX_RETRIES", cost.utterance.MAX_RETRIES)
+    monkeypatch.setattr(cost.follower, "TAIL_FRAMES", cost.follower.TAIL_FRAMES)
     turn = ["--device", "cpu", "--backend", "eager", "--streams", "1"]
-    monkeypatch.setattr(sys, "argv", ["watch.py", "0.6B-CustomVoice", *turn])
-    with watch.load(watch.parse()) as tts:
+    monkeypatch.setattr(sys, "argv", ["completeness_cost.py", "0.6B-CustomVoice", *turn])
+    with cost.load(cost.parse()) as tts:
         assert tts.engine.backend.name == "eager"
 
 

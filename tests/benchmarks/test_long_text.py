@@ -31,8 +31,8 @@ def test_missing_words_are_counted_across_windows(script: ModuleType) -> None:
     window = {"stream": 0, "end": 48_000, "rate": 24_000, "rss_mib": 1.0, "wall_s": 1.0}
     windows = [{**window, "first": n - 1, "last": n, "finish_reason": None} for n in (1, 2)]
     report = script.summarise(["One two three.", "Four five."], windows, windows, verdicts)
-    assert report["longest_run_not_heard"] == 3
-    assert report["words_not_heard"] == 0.6
+    assert report["longest_missing_run"] == 3
+    assert report["missing_word_rate"] == 0.6
     assert report["lost_windows"] == [0]
 
 
@@ -41,8 +41,8 @@ def test_words_after_seam_are_counted_in_their_window(
 ) -> None:
     sentences = ["One two. Three four.", "Five six.", "Seven."]
     windows = [{"first": n, "last": n + 1} for n in range(3)]
-    heard = ["one two", "three four five", "seven"]
-    verdicts = [script.compare(*pair) for pair in zip(sentences, heard, strict=True)]
+    transcripts = ["one two", "three four five", "seven"]
+    verdicts = [script.compare(*pair) for pair in zip(sentences, transcripts, strict=True)]
     [run] = script.compare_together(sentences, windows, verdicts)
     assert (run["errors"], run["words"], run["missing"]) == (1, 7, "0000010")
     apart = list(script.compare_together(sentences, [windows[0], windows[2]], verdicts[:2]))

@@ -19,12 +19,13 @@ def pairs(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return load_script(ROOT / "benchmarks" / "pairs.py")
 
 
-def folder(path: Path, heard: dict[str, str], mos: float = 4.0) -> Path:
-    """A judged folder whose transcripts equal the texts, except for those in `heard`."""
+def folder(path: Path, transcripts: dict[str, str], mos: float = 4.0) -> Path:
+    """A judged folder whose transcripts equal the texts, except for those in `transcripts`."""
     path.mkdir()
     rows = [{"line": n, "text": text} for n, text in enumerate(TEXTS)]
     verdicts = [
-        {"line": n, "heard": heard.get(text, text), "mos": mos} for n, text in enumerate(TEXTS)
+        {"line": n, "transcript": transcripts.get(text, text), "mos": mos}
+        for n, text in enumerate(TEXTS)
     ]
     for name, lines in (("manifest", rows), ("verdicts", verdicts)):
         path.joinpath(f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in lines))

@@ -19,9 +19,9 @@ def quality(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return load_script(ROOT / "benchmarks" / "quality.py")
 
 
-def row(text: str, heard: str, **changes: object) -> dict[str, object]:
-    row = {"text": text, "heard": heard, "finish_reason": "stop", "seconds": 1.0, "wall_s": 0.5}
-    return row | {"mos": 4.0, "span_s": 1.0, "reference_s": 1.0} | changes
+def row(text: str, transcript: str, **changes: object) -> dict[str, object]:
+    row = {"text": text, "transcript": transcript, "finish_reason": "stop", "mos": 4.0}
+    return row | {"seconds": 1.0, "wall_s": 0.5, "span_s": 1.0, "reference_s": 1.0} | changes
 
 
 def test_speak_resumes_where_it_stopped(quality: ModuleType, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tests.support.project import ROOT
 
 pytest.importorskip("tomllib", reason="the recipe reads TOML with Python 3.11's own library")
 TEXTS = ["One two three four five.", "Six seven eight nine ten."]
-HEARD = {
+TRANSCRIPTS = {
     "teacher": TEXTS,
     "codec": [TEXTS[0], "Six seven eight nine then."],
     "voice": ["Want two three four five.", "Six seven eight nine then."],
@@ -29,15 +29,17 @@ def test_split_counts_errors_that_each_step_adds(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(ROOT))
-    for part, heard in HEARD.items():
+    for part, transcripts in TRANSCRIPTS.items():
         rows = [{"line": line, "text": text} for line, text in enumerate(TEXTS)]
         if part == "teacher":
             rows.append({"line": 2, "text": "No other part has this line."})
         write_rows(tmp_path / part / "manifest.jsonl", rows)
-        verdicts = [{"line": line, "heard": text, "mos": None} for line, text in enumerate(heard)]
+        verdicts = [
+            {"line": line, "transcript": text, "mos": None} for line, text in enumerate(transcripts)
+        ]
         write_rows(tmp_path / part / "verdicts.jsonl", verdicts)
     out = tmp_path / "split.json"
-    run("voice_split.py", "judge", tmp_path, "--parts", *HEARD, "--json", out)
+    run("voice_split.py", "judge", tmp_path, "--parts", *TRANSCRIPTS, "--json", out)
     report = json.loads(out.read_text("utf-8"))
     assert (report["lines"], report["words"]) == (2, 10)
     errors = {part: one["word_error_percent"] for part, one in report["parts"].items()}

@@ -44,7 +44,7 @@ def speak(*_: object) -> list[tuple[Samples, str]]:
 
 
 def test_benchmark_reports_detection_and_quality(run: Run, tmp_path: Path) -> None:
-    path, heard = (
+    path, transcripts = (
         tmp_path / "watermark.json",
         iter(("It rained.", "It", "It rained.", "It rained.")),
     )
@@ -58,7 +58,7 @@ def test_benchmark_reports_detection_and_quality(run: Run, tmp_path: Path) -> No
         make_verified=lambda: {"tones": [tone(0.1, 2.0)] * 3},
         import_module=lambda _: Perth,
         NUM_JOINED=2,
-        Recogniser=lambda: lambda *_: next(heard),
+        Recogniser=lambda: lambda *_: next(transcripts),
         NaturalnessJudge=lambda: lambda samples, _: float(samples[0] != 0) + 3,
     )
     report = json.loads(path.read_text(encoding="utf-8"))

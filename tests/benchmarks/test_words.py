@@ -10,7 +10,7 @@ words = load_script(ROOT / "benchmarks" / "words.py")
 
 
 @pytest.mark.parametrize(
-    ("text", "heard"),
+    ("text", "transcript"),
     [
         ("Hello, world!", "hello world"),
         ("It's a café.", "Its a café"),
@@ -32,8 +32,8 @@ words = load_script(ROOT / "benchmarks" / "words.py")
         ("Everyone is here.", "Every one is here."),
     ],
 )
-def test_equal_readings_have_no_errors(text: str, heard: str) -> None:
-    assert words.count_errors(text, heard).errors == 0
+def test_equal_readings_have_no_errors(text: str, transcript: str) -> None:
+    assert words.count_errors(text, transcript).errors == 0
 
 
 def test_errors_are_counted_in_words() -> None:
@@ -57,7 +57,7 @@ def test_hard_lines_are_100_unique_lines() -> None:
 
 
 @pytest.mark.parametrize(
-    ("heard", "first", "later"),
+    ("transcript", "first", "later"),
     [
         ("the quick brown fox jumps over it", 0, 0),
         ("a quick brown fox jumps over it", 1, 0),
@@ -70,11 +70,11 @@ def test_hard_lines_are_100_unique_lines() -> None:
         ("", 3, 4),
     ],
 )
-def test_errors_are_split_at_third_word(heard: str, first: int, later: int) -> None:
+def test_errors_are_split_at_third_word(transcript: str, first: int, later: int) -> None:
     text = "The quick brown fox jumps over it."
-    counts = words.split_errors(text, heard, 3)
+    counts = words.split_errors(text, transcript, 3)
     assert [(count.errors, count.words) for count in counts] == [(first, 3), (later, 4)]
-    assert sum(count.errors for count in counts) == words.count_errors(text, heard).errors
+    assert sum(count.errors for count in counts) == words.count_errors(text, transcript).errors
 
 
 def test_split_of_short_text_and_numbers() -> None:

@@ -158,8 +158,8 @@ def test_too_few_recordings_raise_with_all_reasons(
 
 def test_wrong_transcript_is_found_by_the_recogniser(prepare: Preparer, tmp_path: Path) -> None:
     folder = write_ljspeech(tmp_path / "data", 4)
-    heard = iter([*SENTENCES[:3], "Something else entirely different"])
-    prepare.recognise = lambda samples, rate: next(heard)
+    transcripts = iter([*SENTENCES[:3], "Something else entirely different"])
+    prepare.recognise = lambda samples, rate: next(transcripts)
     data = prepare(folder)
     assert len(data.train) + len(data.held_out) == 3
     assert (

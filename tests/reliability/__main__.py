@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
     results = list(report.results.values())
     say("\n".join(tabulate(results)))
     say(", ".join(f"{count} {how}" for how, count in summarize(results).items()))
-    return 0 if all(each.is_held for each in results) else 1
+    return 0 if all(each.has_passed for each in results) else 1
 
 
 def main() -> int:

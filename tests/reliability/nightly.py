@@ -47,7 +47,7 @@ class Result:
     figures: Figures = field(default_factory=dict)
 
     @property
-    def is_held(self) -> bool:
+    def has_passed(self) -> bool:
         return bool(self.passed) and not self.failed and not self.controls_failed
 
     def add(self, other: Result) -> None:
@@ -59,7 +59,7 @@ class Result:
         self.figures |= other.figures
 
     def as_json(self) -> dict[str, Any]:
-        return {"is_held": self.is_held, **asdict(self), "seconds": round(self.seconds, 1)}
+        return {"has_passed": self.has_passed, **asdict(self), "seconds": round(self.seconds, 1)}
 
 
 def load_average() -> float:
@@ -143,7 +143,7 @@ def tabulate(results: list[Result]) -> Iterator[str]:
     yield "| goal | cases | result | control | minutes |"
     yield "|---|---|---|---|---|"
     for each in sorted(results, key=lambda each: int(each.id[1:])):
-        outcome = f"passed ({each.passed} tests)" if each.is_held else "; ".join(each.failed)
+        outcome = f"passed ({each.passed} tests)" if each.has_passed else "; ".join(each.failed)
         skipped = f", {len(each.skipped)} skipped" if each.skipped else ""
         missed = f", NOT detected: {'; '.join(each.controls_failed)}"
         control = f"{each.controls} detected{missed if each.controls_failed else ''}"
@@ -154,7 +154,7 @@ def tabulate(results: list[Result]) -> Iterator[str]:
 
 
 def summarize(results: list[Result]) -> Counter[str]:
-    return Counter("passed" if each.is_held else "failed" for each in results)
+    return Counter("passed" if each.has_passed else "failed" for each in results)
 
 
 class Report:

@@ -53,17 +53,17 @@ def test_report_names_a_control_that_detected_nothing(tmp_path: Path) -> None:
     assert result.failed == ["test_b[x]: no"]
     assert result.controls_failed == ["test_c[2]: odd"]
     assert result.skipped == ["test_d: no HAProxy"]
-    assert not result.is_held
+    assert not result.has_passed
     row = list(tabulate([result]))[-1]
     assert "test_b[x]: no" in row
     assert "NOT detected: test_c[2]" in row
 
 
 def test_goal_passes_with_run_tests_and_detected_controls() -> None:
-    assert not Result("G0", "trial").is_held
-    assert Result("G0", "trial", passed=1, controls=1).is_held
-    assert not Result("G0", "trial", passed=1, controls_failed=["c"]).is_held
-    assert not Result("G0", "trial", passed=1, failed=["t"]).is_held
+    assert not Result("G0", "trial").has_passed
+    assert Result("G0", "trial", passed=1, controls=1).has_passed
+    assert not Result("G0", "trial", passed=1, controls_failed=["c"]).has_passed
+    assert not Result("G0", "trial", passed=1, failed=["t"]).has_passed
 
 
 def test_case_counts_come_from_the_figures() -> None:
@@ -76,7 +76,7 @@ def test_case_counts_come_from_the_figures() -> None:
     first, second = (Result("G0", "trial", passed=1, cases=n, rounds=1) for n in (3, 4))
     first.add(second)
     assert (first.cases, first.rounds, first.passed) == (7, 2, 2)
-    assert json.loads(json.dumps(first.as_json()))["is_held"] is True
+    assert json.loads(json.dumps(first.as_json()))["has_passed"] is True
 
 
 def test_timed_goals_run_alone() -> None:
@@ -120,6 +120,6 @@ def test_report_file_is_written_after_every_goal(tmp_path: Path) -> None:
     second._machine["date"] += " later"
     second.replace(Result("G2", "load", passed=1, controls=1))
     goals = read()["goals"]
-    assert [goals[name]["is_held"] for name in ("G2", "G10")] == [True, True]
+    assert [goals[name]["has_passed"] for name in ("G2", "G10")] == [True, True]
     assert goals["G2"]["run"] != goals["G10"]["run"]
     assert set(read()["runs"]) == {each["run"] for each in goals.values()}

@@ -78,35 +78,36 @@ class RecordingEncoder:
             raise AudioError(f"cannot be read: {error.strerror or error}") from error
         digest = hashlib.sha256(content).hexdigest()
         wants_vector = self._wants_vector(entry)
-        is_heard = self._recognise is not None and entry.transcript.language in self._languages
-        key = f"{digest} {self._settings} {wants_vector} {is_heard}"
+        is_recognised = entry.transcript.language in self._languages
+        wants_transcript = self._recognise is not None and is_recognised
+        key = f"{digest} {self._settings} {wants_vector} {wants_transcript}"
         found = self._store.get(key)
         if found is None:
-            found = self._encode(entry, wants_vector=wants_vector, is_heard=is_heard)
+            found = self._encode(entry, wants_vector, wants_transcript)
             self._store.put(key, found)
         if found.speaker is not None:
             self._num_vectors[str(entry.transcript.speaker)] += 1
         return found, digest
 
-    def _encode(self, entry: Entry, *, wants_vector: bool, is_heard: bool) -> Encoded:
+    def _encode(self, entry: Entry, wants_vector: bool, wants_transcript: bool) -> Encoded:
         assert entry.audio is not None
         try:
             recording = self._reader.read(entry.audio)
         except AudioError as error:
             return Encoded(problem=str(error).removeprefix(f"{entry.audio}: "))
-        return self._encode_recording(recording, wants_vector=wants_vector, is_heard=is_heard)
+        return self._encode_recording(recording, wants_vector, wants_transcript)
 
     @torch.inference_mode()
     def _encode_recording(
-        self, recording: Recording, *, wants_vector: bool, is_heard: bool
+        self, recording: Recording, wants_vector: bool, wants_transcript: bool
     ) -> Encoded:
-        heard = None
-        if self._recognise is not None and is_heard:
-            heard = self._recognise(recording.samples, recording.sample_rate)
+        recognised = None
+        if self._recognise is not None and wants_transcript:
+            recognised = self._recognise(recording.samples, recording.sample_rate)
         return Encoded(
             codes=reference_codes(self._codec, recording),
             seconds=recording.duration_s,
-            heard=heard,
+            recognised=recognised,
             speaker=speaker_vector(self._model, recording) if wants_vector else None,
         )
 

@@ -127,13 +127,13 @@ class Preparation:
         )
 
     def _check_words(self, transcript: Transcript, encoded: Encoded) -> None:
-        if encoded.heard is None:
+        if encoded.recognised is None:
             return
-        rate = word_error_rate(transcript.text, encoded.heard)
+        rate = word_error_rate(transcript.text, encoded.recognised)
         if rate > self._options.max_word_errors:
             raise AudioError(
                 f"the transcript does not fit: {rate:.0%} word errors; "
-                f"the recogniser's transcript is {encoded.heard[:80]!r}"
+                f"the recogniser's transcript is {encoded.recognised[:80]!r}"
             )
 
     def _check_rates(self, clips: Sequence[Clip]) -> list[Clip]:

@@ -26,7 +26,7 @@ class Encoded:
     problem: str | None = None
     codes: NDArray[np.int64] | None = None  # [frames, codebooks]
     seconds: float = 0.0
-    heard: str | None = None  # transcript of a recogniser
+    recognised: str | None = None  # the transcript of a recogniser
     speaker: NDArray[np.float32] | None = None  # vector of the speaker encoder
 
     def to_json(self) -> dict[str, Any]:
@@ -35,7 +35,7 @@ class Encoded:
             "codes": None if self.codes is None else _pack(self.codes.astype(np.int16)),
             "books": 0 if self.codes is None else self.codes.shape[1],
             "seconds": self.seconds,
-            "heard": self.heard,
+            "recognised": self.recognised,
             "speaker": None if self.speaker is None else _pack(self.speaker),
         }
 
@@ -48,7 +48,7 @@ class Encoded:
             if codes is None
             else _unpack(codes, np.int16).reshape(-1, values["books"]).astype(np.int64),
             seconds=float(values["seconds"]),
-            heard=values["heard"],
+            recognised=values["recognised"],
             speaker=None if speaker is None else _unpack(speaker, np.float32),
         )
 

@@ -1,7 +1,7 @@
 """Cost of the check for missing words: the same batches with and without a watched head.
 
-    python benchmarks/watch.py 0.6B-CustomVoice --backend cuda_graph --streams 1,8,64 \
-        --json benchmarks/results/watch-0.6B-h200.json
+    python benchmarks/completeness_cost.py 0.6B-CustomVoice --backend cuda_graph --streams 1,8,64 \
+        --json benchmarks/results/completeness-cost-0.6B-h200.json
 
 A released model's name selects random weights of its shape. Their attention follows no text, so
 faults are counted and not repaired. `embedded` is the embedded voice. Runs with and without the
@@ -37,7 +37,7 @@ def main() -> None:
         tts.warmup()
         rows = measure(tts, arguments)
     report = {
-        "benchmark": "watch",
+        "benchmark": "completeness_cost",
         "model": arguments.shape,
         "backend": arguments.backend,
         "machine": machine(),

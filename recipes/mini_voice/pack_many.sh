@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Packs what `many_sitting.sh` needs into three uploads for a machine that takes 64 MiB a call.
+# Packs what `train_many.sh` needs into three uploads for a machine that takes 64 MiB a call.
 #
 #   recipes/mini_voice/pack_many.sh BUILD CORPUS SHARED OUT [MADE]   # OUT/1, OUT/2, OUT/3: at most 62 MB each
 #   recipes/mini_voice/pack_many.sh unpack OUT CARRY [N]             # on that machine, after upload N (3)
@@ -7,7 +7,7 @@
 # BUILD holds hibari/ (with hibari_durations.onnx), kokoro/ (kokoro_durations.safetensors of
 # `convert_graph`, michael.bin, voices.npz of `voices`) and eres2net/ (of `eres2net`). CORPUS holds
 # dev.txt and train.txt, SHARED encoder, discriminators and listener. Decoder and talker are those of
-# the shipped voice. With MADE, the files of an earlier sitting, all these weights come from there, and
+# the shipped voice. With MADE, the files of an earlier run, all these weights come from there, and
 # its speaker encoder is continued. Upload 1 is for part `read`, 2 for `codec`, 3 for `decoder` and `talker`.
 set -euo pipefail
 if [ "$1" = unpack ]; then

@@ -1,9 +1,9 @@
-"""Write an input folder of `many_sitting.sh` whose teachers make tones, to check a GPU machine.
+"""Write an input folder of `train_many.sh` whose teachers make tones, to check a GPU machine.
 
     python -m recipes.mini_voice.synthetic_inputs --out FOLDER [--smoke]
 
 All files are generated: teachers, speaker network, lines, and untrained weights of the sizes in the
-settings. The codec has the six codebooks of the shipped voice, so that `many_sitting.sh` adds two.
+settings. The codec has the six codebooks of the shipped voice, so that `train_many.sh` adds two.
 """
 
 from __future__ import annotations

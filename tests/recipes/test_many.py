@@ -131,7 +131,7 @@ def test_rows_of_training_voices_have_vector_where_presets_have_id() -> None:
     assert other.abs().sum(1).nonzero().flatten().tolist() == [place]
 
 
-SCRIPT = ROOT / "recipes" / "mini_voice" / "many_sitting.sh"
+SCRIPT = ROOT / "recipes" / "mini_voice" / "train_many.sh"
 PYTHON = r"""#!/usr/bin/env bash
 if [ "$FAILS" = hold ]; then # the call of the first part does not count
   until [ -f "$WORK/release" ] || [ $((++tries)) -gt 600 ]; do sleep 0.2; done

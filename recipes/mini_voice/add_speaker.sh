@@ -1,29 +1,25 @@
 #!/usr/bin/env bash
-# One sitting on a GPU machine that adds the second speaker, or goes on with both: Kokoro reads for it
-# on the GPU, then come its encoder, the decoder of both, and the talker of both; the cores read new
-# lines of the first speaker meanwhile.
+# Adds the second speaker on a GPU machine, or trains both further. Kokoro synthesizes the speech of the
+# second speaker on the GPU. Then the script trains its encoder, and the decoder and the talker of both.
+# Meanwhile the CPU encodes new lines of the first speaker.
 #
-#   recipes/mini_voice/speaker_sitting.sh CARRY SECONDS [--smoke]
+#   recipes/mini_voice/add_speaker.sh CARRY SECONDS [--smoke]
 #
-# CARRY holds hibari/ and kokoro/ (the teachers), lines.txt.gz, rare.txt.gz, what `share_books` wrote,
-# and discriminators, listener and talker_{a,b} of `import_asset`. Writes talker_{a,b}, decoder,
-# encoder (the second speaker's), discriminators, samples.npz and the logs to $OUT. SECONDS is the
-# whole time. With the second speaker's encoder of an earlier run, CARRY/second/encoder.safetensors,
-# none is trained. The decoder trains $CYCLES times, each time from where the last one ended and with
-# the whole schedule of learning rates; their mean, which is smoother, comes back (samples.npz is of
-# the last).
+# CARRY contains hibari/ and kokoro/ (the teachers), lines.txt.gz, rare.txt.gz, the output of
+# `share_books`, and discriminators, listener and talker_{a,b} of `import_asset`. The script writes
+# talker_{a,b}, decoder, encoder (of the second speaker), discriminators, samples.npz and the logs to
+# $OUT. SECONDS is the whole time. If CARRY/second/encoder.safetensors exists, no encoder is trained.
+# The decoder trains $CYCLES times, each time from the last result and with the whole schedule of
+# learning rates. The decoder in $OUT is the mean of all, which is smoother; samples.npz is of the last.
 set -uo pipefail
 carry=$(realpath "$1") seconds=$2 smoke=${3:-}
-out=$(realpath -m "${OUT:-build/sitting/out}") work=$(realpath -m "${WORK:-/tmp/mini_voice_speakers}")
-python=${PYTHON:-python3} workers=${WORKERS:-13} readers=${READERS:-12}
+out=$(realpath -m "${OUT:-build/speakers/out}") work=$(realpath -m "${WORK:-/tmp/mini_voice_speakers}")
+workers=${WORKERS:-13} readers=${READERS:-12}
 heart_workers=${HEART_WORKERS:-4} cycles=${CYCLES:-2}
-[[ $python == */* && $python != /* ]] && python=$PWD/$python
-export PYTHONPATH=src:.${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1
-begun=$(date +%s)
-now() { echo $(($(date +%s) - begun)); }
+source "$(dirname "${BASH_SOURCE[0]}")/gpu_machine.sh"
+export OMP_NUM_THREADS=1
 at() { echo $((seconds * $1 / 100)); }                # a moment, in hundredths of all
 left() { echo $(($(at "$1") - $(now) > 5 ? $(at "$1") - $(now) : 5)); } # seconds until then
-say() { echo "== $(now) s: $*"; }
 READ=${READ:-17} SPEAKER=${SPEAKER:-27} LINES=${LINES:-56} GAN=${GAN:-65} TALKER=97
 
 rm -rf "$work"/{tree,known,two,gan,gan_?,talker,rare,all}
@@ -41,16 +37,7 @@ for item in ${SETS:-}; do common+=(--set "$item"); done
 limits=(--set "data.max_lines=${MAX_LINES:-9720}" --set "data.num_lines_other=${MAX_LINES:-9000}")
 stage() { "$python" -m "recipes.mini_voice.$1" "${common[@]}" "${@:2}"; }
 
-share_gpu() { # under MPS a dozen processes use the GPU at the same time
-  command -v nvidia-cuda-mps-control > /dev/null || return
-  export CUDA_MPS_PIPE_DIRECTORY=$work/mps CUDA_MPS_LOG_DIRECTORY=$work/mps
-  mkdir -p "$work/mps"
-  nvidia-cuda-mps-control -d
-  timeout 30 "$python" -c "import torch; torch.ones(1, device='cuda')" && return
-  echo quit | timeout 5 nvidia-cuda-mps-control
-  unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
-}
-share_gpu
+share_gpu "$work"
 
 say "reading: the second speaker, and the first for the decoder"
 stage synthesize "${limits[@]}" --set "data.num_workers=$heart_workers" --only 0 > "$work/read0.log" 2>&1 &
@@ -118,7 +105,7 @@ wait $talker || tail -n 5 "$work/talker.log"
 cp "$work"/talker/talker_?.safetensors "$work"/gan/{decoder,discriminators}.safetensors "$out/"
 cp "$work/two/encoder.safetensors" "$work/gan/samples.npz" "$out/"
 cat "$work"/{read1,more}.log | grep -v "^shard" > "$out/read.log"
-cat "$work"/{two,gan,talker}/log.jsonl > "$out/sitting.jsonl"
+cat "$work"/{two,gan,talker}/log.jsonl > "$out/train.jsonl"
 say "done"
 grep "talker dev" "$work/talker.log" | tail -n 2
 ls -l "$out"

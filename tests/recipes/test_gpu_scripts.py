@@ -1,4 +1,4 @@
-"""The training scripts return all results even if a stage fails. The stages are stubs here."""
+"""Scripts for GPU machines return all results even if a stage fails. The stages are stubs here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.project import ROOT
 
-SCRIPT = ROOT / "recipes" / "mini_voice" / "sitting.sh"
+SCRIPT = ROOT / "recipes" / "mini_voice" / "continue_talker.sh"
 KNOWN = ("encoder.safetensors", "leads.npy", "codes_a.npy", "codes_b.npy", "utterances.npz")
 TALKER = ("talker_a.safetensors", "talker_b.safetensors")
 PYTHON = """#!/usr/bin/env bash
@@ -30,7 +30,7 @@ esac
 """
 
 
-def sit(tmp_path: Path, fails: str = "") -> tuple[int, dict[str, str], list[str]]:
+def continue_talker(tmp_path: Path, fails: str = "") -> tuple[int, dict[str, str], list[str]]:
     """The script's exit status, its output files, and the calls it made."""
     carry, out = tmp_path / "carry", tmp_path / "out"
     carry.mkdir()
@@ -55,12 +55,12 @@ def sit(tmp_path: Path, fails: str = "") -> tuple[int, dict[str, str], list[str]
     return done.returncode, back, (tmp_path / "calls").read_text().splitlines()
 
 
-def test_sitting_returns_talker_codes_and_logs(tmp_path: Path) -> None:
-    status, back, calls = sit(tmp_path)
+def test_continued_talker_codes_and_logs_are_returned(tmp_path: Path) -> None:
+    status, back, calls = continue_talker(tmp_path)
     assert status == 0
     assert {back[name] for name in TALKER} == {"trained"}
     assert {back[name] for name in KNOWN[2:]} == {"new"}
-    assert {"sitting.jsonl", "read.log"} <= back.keys()
+    assert {"train.jsonl", "read.log"} <= back.keys()
     stages = [call for call in calls if "recipes.mini_voice." in call and "-m" in call.split()]
     assert len(stages) == 3
     assert all('data.speakers=["heart","michael"]' in call for call in stages)
@@ -69,16 +69,16 @@ def test_sitting_returns_talker_codes_and_logs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("fails", "talker", "codes"), [
     ("reading", "trained", "old"), ("training", "shipped", "new"),
 ])  # fmt: skip
-def test_sitting_keeps_other_results_after_stage_failure(
+def test_other_results_are_kept_after_stage_failure(
     tmp_path: Path, fails: str, talker: str, codes: str
 ) -> None:
-    status, back, _ = sit(tmp_path, fails)
+    status, back, _ = continue_talker(tmp_path, fails)
     assert status == (0 if fails == "reading" else 1)
     assert {back[name] for name in TALKER} == {talker}
     assert back["codes_a.npy"] == codes
 
 
-SPEAKER_SCRIPT = SCRIPT.with_name("speaker_sitting.sh")
+SPEAKER_SCRIPT = SCRIPT.with_name("add_speaker.sh")
 SPEAKER_PYTHON = """#!/usr/bin/env bash
 echo "$@" >> "$CALLS"
 for word in "$@"; do [ "${before:-}" = --out ] && out=$word; before=$word; done
@@ -102,7 +102,7 @@ exit 0
 KNOWN_OF_TWO = tuple(f"{name}.safetensors" for name in ("decoder", "discriminators", "listener"))
 
 
-def sit_with_two(
+def add_speaker(
     tmp_path: Path, fails: str = "", *, encoder: str = "", **variables: str
 ) -> tuple[int, dict[str, str], list[str]]:
     """`encoder` is the second speaker's encoder of an earlier run, if any."""
@@ -134,8 +134,8 @@ def sit_with_two(
 
 
 @pytest.mark.parametrize("fails", ["", "lines"])
-def test_speaker_sitting_returns_decoder_and_talker_of_both(tmp_path: Path, fails: str) -> None:
-    status, back, calls = sit_with_two(tmp_path, fails)
+def test_decoder_and_talker_of_both_speakers_are_returned(tmp_path: Path, fails: str) -> None:
+    status, back, calls = add_speaker(tmp_path, fails)
     assert status == 0
     made = {name: back[name] for name in (*TALKER, "discriminators.safetensors", "samples.npz")}
     assert set(made.values()) == {"both"}
@@ -148,7 +148,7 @@ def test_speaker_sitting_returns_decoder_and_talker_of_both(tmp_path: Path, fail
 
 @pytest.mark.parametrize("encoder", ["", "earlier"])
 def test_second_encoder_is_trained_only_if_missing(tmp_path: Path, encoder: str) -> None:
-    status, _, calls = sit_with_two(tmp_path, encoder=encoder)
+    status, _, calls = add_speaker(tmp_path, encoder=encoder)
     assert status == 0
     [call] = [call.split() for call in calls if "train_speaker" in call]
     assert (call[call.index("--seconds") + 1] == "0") == bool(encoder)
@@ -162,7 +162,7 @@ def test_second_encoder_is_trained_only_if_missing(tmp_path: Path, encoder: str)
 def test_decoder_is_mean_of_successive_cycles(
     tmp_path: Path, cycles: str, fails: str, made: int
 ) -> None:
-    status, back, calls = sit_with_two(tmp_path, fails, CYCLES=cycles)
+    status, back, calls = add_speaker(tmp_path, fails, CYCLES=cycles)
     assert status == 0
     trained = [call.split() for call in calls if "train_gan" in call][:made]
     begun = [Path(call[call.index("--resume") + 1]).name for call in trained]
@@ -174,7 +174,7 @@ def test_decoder_is_mean_of_successive_cycles(
     assert back["decoder.safetensors"] == "mean"
 
 
-def test_speaker_sitting_stops_if_synthesis_fails(tmp_path: Path) -> None:
-    status, back, calls = sit_with_two(tmp_path, "reading")
+def test_added_speaker_stops_if_synthesis_fails(tmp_path: Path) -> None:
+    status, back, calls = add_speaker(tmp_path, "reading")
     assert (status, back) == (3, {})
     assert not [call for call in calls if "train" in call]

@@ -1,30 +1,29 @@
 #!/usr/bin/env bash
 # Trains a voice of many speakers on a GPU machine, in one call for each part.
 #
-#   recipes/mini_voice/many_sitting.sh read|codec|decoder|talker CARRY SECONDS [--smoke]
-#   recipes/mini_voice/many_sitting.sh check FOLDER SECONDS [--smoke]
+#   recipes/mini_voice/train_many.sh read|codec|decoder|talker CARRY SECONDS [--smoke]
+#   recipes/mini_voice/train_many.sh check FOLDER SECONDS [--smoke]
 #
-# read:    hibari begins to read on all cores, and goes on after this call has returned.
-# codec:   Kokoro reads on the GPU; beside it encoder, codebooks and decoder of all speakers, from the
-#          carried codec; then the codes of all lines.
-# decoder: the decoder with discriminators, and in mean/ the mean of the decoders of its last minutes;
-#          beside it the speaker encoder, and the codes of further lines of the first speaker.
-# talker:  talker and predictor of the presets and of speaker vectors, from the carried talker; beside
-#          them, for ENCODER seconds (300), the codec's encoder in the released layout.
-# check:   `codec`, `decoder` and `talker` for SECONDS each, with generated files in FOLDER.
+# read:    starts the synthesis with hibari on all cores, which continues after the call.
+# codec:   synthesizes with Kokoro on the GPU. Meanwhile trains encoder, codebooks and decoder of all
+#          speakers, from the codec in CARRY. Then encodes all lines.
+# decoder: trains the decoder with discriminators; mean/ is the mean of the decoders of the last
+#          minutes. Meanwhile trains the speaker encoder and encodes further lines of the first speaker.
+# talker:  trains talker and predictor for presets and speaker vectors, from the talker in CARRY.
+#          Meanwhile trains the codec's encoder in the released layout for ENCODER seconds (300).
+# check:   runs `codec`, `decoder` and `talker` for SECONDS each, with generated files in FOLDER.
 #
-# The input folder CARRY is written by `pack_many.sh unpack`. A part finds what earlier parts made in $WORK, while the
-# machine is the same; otherwise CARRY/made must hold the files that they wrote to $OUT. SECONDS is
-# the time of the part. Checkpoints are written every minute; the same call continues from them.
+# `pack_many.sh unpack` writes the input folder CARRY. On the same machine, a part reads the results of
+# earlier parts from $WORK. On another machine, CARRY/made must contain the files that they wrote to
+# $OUT. SECONDS is the time of the part. Checkpoints are written every minute; the same call continues
+# from them.
 set -uo pipefail
 part=$1 carry=$(realpath -m "$2") seconds=$3 smoke=${4:-}
 out=$(realpath -m "${OUT:-build/many/out}") work=$(realpath -m "${WORK:-/tmp/mini_voice_many}")
-python=${PYTHON:-python3} readers=${READERS:-10} heart_workers=${HEART_WORKERS:-14}
-[[ $python == */* && $python != /* ]] && python=$PWD/$python
-export PYTHONPATH=src:.${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1
-begun=$(date +%s)
-left() { echo $((seconds - ($(date +%s) - begun) - $1)); } # seconds until $1 before the end
-say() { echo "== $(($(date +%s) - begun)) s: $*"; }
+readers=${READERS:-10} heart_workers=${HEART_WORKERS:-14}
+source "$(dirname "${BASH_SOURCE[0]}")/gpu_machine.sh"
+export OMP_NUM_THREADS=1
+left() { echo $((seconds - $(now) - $1)); } # seconds until $1 before the end
 books=${BOOKS:-8} margin=${MARGIN:-25} # seconds at the end of a part, to write its files
 
 if [ "$part" = check ]; then
@@ -84,16 +83,6 @@ from_carry() { # what earlier parts wrote, on a new machine
     tar xzf "$carry/made/decoder.tgz" -C "$work"
 }
 
-share_gpu() { # under MPS a dozen processes use the GPU at the same time
-  command -v nvidia-cuda-mps-control > /dev/null || return
-  export CUDA_MPS_PIPE_DIRECTORY=$work/mps CUDA_MPS_LOG_DIRECTORY=$work/mps
-  mkdir -p "$work/mps"
-  nvidia-cuda-mps-control -d
-  timeout 30 "$python" -c "import torch; torch.ones(1, device='cuda')" && return
-  echo quit | timeout 5 nvidia-cuda-mps-control
-  unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
-}
-
 read_heart() { # on the cores that nothing else uses; in its own session, so that it outlives the call
   [ -f "$work/read0.pid" ] && kill -0 "$(cat "$work/read0.pid")" 2> /dev/null && return
   setsid nohup nice -n 15 timeout "${READ_HEART:-600}" "$python" -m recipes.mini_voice.synthesize "${common[@]}" \
@@ -134,7 +123,7 @@ synthesize() { # Kokoro goes on for $1 seconds, beside the training; existing sh
 
 train_codec_part() {
   import_known || return 1
-  share_gpu
+  share_gpu "$work"
   synthesize "${READ:-120}"
   say "codec of all speakers"
   stage train_all_codec "$(left 0)" --as-read --wait 5 --codec-only --resume "$work/known" --out "$work/codec" \
@@ -164,13 +153,13 @@ average_kept() { # the last decoder and three of the minutes before; the first o
 train_decoder_part() {
   import_known || return 1
   from_carry
-  share_gpu
+  share_gpu "$work"
   synthesize "${READ:-120}"
   [ -f "$work/read0.pid" ] && kill "$(cat "$work/read0.pid")" 2> /dev/null # the rest is read by more_codes
   say "leads, speaker encoder and codes of further lines, beside the decoder"
   stage leads "$(left 40)" --resume "$work/codec" --out "$work/codec" > "$work/leads.log" 2>&1 &
   local leads=$!
-  local from=() # the encoder of an earlier sitting
+  local from=() # the encoder of an earlier run
   [ -f "$carry/speaker_encoder.safetensors" ] && from=(--resume "$carry")
   stage train_speakers "$(left 40)" --seconds "${SPEAKERS:-120}" "${from[@]}" --out "$work/speakers" > "$work/speakers.log" 2>&1 &
   local speakers=$!
@@ -208,7 +197,7 @@ train_talker_part() {
   [ -f "$work/all/utterances.npz" ] && codes=$work/all && cp "$work/codec/leads.npy" "$work/all/"
   rm -f "$work"/talker/{stop,done}
   cp -n "$carry/made/codec_encoder.safetensors" "$work/encoder/" 2> /dev/null # of an earlier call
-  share_gpu
+  share_gpu "$work"
   say "talker, codes in $codes; beside it the encoder"
   train_encoder > "$work/encoder.log" 2>&1 &
   local encoder=$!

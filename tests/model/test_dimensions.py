@@ -161,11 +161,7 @@ DECODER, ENCODER, SPEAKER = ("decoder_config",), ("encoder_config",), ("speaker_
 def test_dimension_error_names_field_value_and_tensor_size(
     folder: Path, file: str, keys: tuple[str, ...], shown: int, value: int
 ) -> None:
-    content = section = json.loads((folder / file).read_text())
-    for key in keys[:-1]:
-        section = section[key]
-    section[keys[-1]] = value
-    (folder / file).write_text(json.dumps(content))
+    change(folder / file, keys, value)
     expected = (
         rf"{folder / file}: {'.'.join(keys)} is {value}; the tensors show {shown} \([\w.*]+\)$"
     )
@@ -203,11 +199,7 @@ def load(folder: Path) -> None:
 def test_config_numbers_without_tensors_have_limits(
     folder: Path, file: str, keys: tuple[str, ...], value: int
 ) -> None:
-    content = section = json.loads((folder / file).read_text())
-    for key in keys[:-1]:
-        section = section[key]
-    section[keys[-1]] = value
-    (folder / file).write_text(json.dumps(content))
+    change(folder / file, keys, value)
     with pytest.raises(
         CheckpointError, match=rf"{file}: {keys[-1]} is {value}; it must be from \d"
     ):

@@ -165,7 +165,7 @@ class Servers:
         self._lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        assert self._wait_for_line() == "here"
+        assert self._wait_for_line() == "ready"
 
     def _read(self) -> None:
         assert self._process.stderr is not None

@@ -57,10 +57,16 @@ class Attack:
 
 @contextmanager
 def attacked(server: Running, size: Size, give_up_s: float) -> Iterator[Attack]:
-    counts = [str(each) for each in (size.headers, size.bodies, size.readers)]
-    program = [sys.executable, "-m", "tests.support.slow_client"]
+    counts = (size.headers, size.bodies, size.readers)
+    with client_process("slow_client", server.port, *counts, give_up_s) as process:
+        yield Attack(process)
+
+
+@contextmanager
+def client_process(program: str, *arguments: float) -> Iterator[subprocess.Popen[str]]:
+    """A program of `tests.support` in a process of its own, which is killed after the block."""
     process = subprocess.Popen(
-        [*program, str(server.port), *counts, str(give_up_s)],
+        [sys.executable, "-m", f"tests.support.{program}", *map(str, arguments)],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -68,7 +74,7 @@ def attacked(server: Running, size: Size, give_up_s: float) -> Iterator[Attack]:
     )
     with process:
         try:
-            yield Attack(process)
+            yield process
         finally:
             process.kill()
 
@@ -140,22 +146,12 @@ class Round:
 def others(server: Running) -> Iterator[list[Round]]:
     """Measure another client in a separate process until the block ends."""
     rounds: list[Round] = []
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.probe_client", str(server.port)],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "here\n"
-            yield rounds
-            said, _ = process.communicate("enough\n", timeout=LIMIT_S)
-            rounds += [Round(*each) for each in json.loads(said)]
-        finally:
-            process.kill()
+    with client_process("probe_client", server.port) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield rounds
+        output, _ = process.communicate("stop\n", timeout=LIMIT_S)
+        rounds += [Round(*each) for each in json.loads(output)]
 
 
 def first_byte_p99_ms(rounds: list[Round]) -> float:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.scripted_tts import Plan, ScriptedSpeech
+from tests.support.serving import started_models
 from vivace.live_text import LiveText
 from vivace.serve.context import ServeContext
 from vivace.serve.request import SpeechRequest
@@ -60,16 +60,10 @@ class RecordingSink(SpeechSink):
         self.error = error
 
 
-@asynccontextmanager
-async def started(folder: Path, plan: Plan | None = None) -> AsyncIterator[ServeContext]:
+def started(folder: Path, plan: Plan | None = None) -> AbstractAsyncContextManager[ServeContext]:
     plans = {FAILS: Plan(NUM_FRAMES, fails_at=6)}
     backend = ScriptedSpeech(default=plan or Plan(NUM_FRAMES), plans=plans)
-    context = ServeContext.create(ServeSettings(voices=folder), backend.load)
-    await context.models.start()
-    try:
-        yield context
-    finally:
-        await context.models.close()
+    return started_models(ServeSettings(voices=folder), backend.load)
 
 
 def run(folder: Path, sink: RecordingSink, **fields: Any) -> RecordingSink:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.support.scripted_tts import Plan, ScriptedSpeech
+from tests.support.serving import started_models
 from vivace.options import StreamOptions
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import RefusedError
@@ -67,16 +66,6 @@ def test_hold_that_fails_is_released(streams: Streams) -> None:
     asyncio.run(check())
 
 
-@asynccontextmanager
-async def started(backend: ScriptedSpeech, folder: Path) -> AsyncIterator[ServeContext]:
-    context = ServeContext.create(ServeSettings(voices=folder), backend.load)
-    await context.models.start()
-    try:
-        yield context
-    finally:
-        await context.models.close()
-
-
 def test_drain_finishes_every_running_stream_and_refuses_new_ones(tmp_path: Path) -> None:
     """A short stream ends first; the long one is not cut off."""
     backend = ScriptedSpeech(plans={1: Plan(2), 2: Plan(40)})
@@ -92,7 +81,7 @@ def test_drain_finishes_every_running_stream_and_refuses_new_ones(tmp_path: Path
         return num_frames
 
     async def check() -> None:
-        async with started(backend, tmp_path) as context:
+        async with started_models(ServeSettings(voices=tmp_path), backend.load) as context:
             begun = [asyncio.Event(), asyncio.Event()]
             tasks = [asyncio.create_task(read(context, n + 1, begun[n])) for n in (0, 1)]
             await asyncio.gather(*(event.wait() for event in begun))

@@ -2,7 +2,7 @@
 
     python -m tests.support.probe_client PORT
 
-Prints `here` when it is ready and runs until its stdin has a line. Then it prints a row per round:
+Prints `ready` when it is ready and runs until its stdin has a line. Then it prints a row per round:
 the start (monotonic clock) and the milliseconds of the first audio byte and of the health request.
 """
 
@@ -42,7 +42,7 @@ def health_ms(connection: http.client.HTTPConnection) -> float:
 def main(port: int) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
     first_byte_ms(connection)
-    print("here", flush=True)  # noqa: T201
+    print("ready", flush=True)  # noqa: T201
     rounds = []
     while not select.select([sys.stdin], [], [], 0)[0]:
         rounds.append((time.monotonic(), first_byte_ms(connection), health_ms(connection)))

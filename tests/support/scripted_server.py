@@ -44,13 +44,13 @@ def serve(flags: list[str]) -> int:
         return main(["serve", "--port=0", "--live=word", *flags])
 
 
-def say(word: str) -> None:
+def report(word: str) -> None:
     os.write(1, f"{word}\n".encode())
 
 
 def run() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    say("here")
+    report("ready")
     for _ in sys.stdin:
         child = os.fork()
         if child == 0:
@@ -61,9 +61,9 @@ def run() -> None:
             finally:
                 sys.stderr.flush()
                 os._exit(code)
-        say(f"pid {child}")
+        report(f"pid {child}")
         _, status = os.waitpid(child, 0)
-        say(f"exit {os.waitstatus_to_exitcode(status)}")
+        report(f"exit {os.waitstatus_to_exitcode(status)}")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Runs a real server with real sockets in a thread."""
+"""Runs a real server with real sockets in a thread, or its models alone."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 
 from vivace.serve.context import ServeContext
@@ -28,6 +28,19 @@ class Running:
     @property
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
+
+
+@asynccontextmanager
+async def started_models(
+    settings: ServeSettings, load: Callable[[ModelSpec], TTS]
+) -> AsyncIterator[ServeContext]:
+    """A server's context with loaded models, without its sockets."""
+    context = ServeContext.create(settings, load)
+    await context.models.start()
+    try:
+        yield context
+    finally:
+        await context.models.close()
 
 
 @contextmanager

@@ -256,7 +256,7 @@ def speak_opening(backend: CudaGraphBackend) -> list[Codes]:
     return [frames.of(row) for row in range(num_slots)]
 
 
-class Compared:
+class ComparedLayers:
     """Layers, with the fused kernels run on the same inputs and their draws compared."""
 
     def __init__(self, layers: Any, fused: Any) -> None:
@@ -293,7 +293,7 @@ def compare(backend: CudaGraphBackend, opening: list[Codes]) -> dict[str, Any]:
         return {}
     from vivace.backends.cuda_graph.fused import FusedLayers
 
-    compared = Compared(backend._layers, FusedLayers(backend.model, backend._table))
+    compared = ComparedLayers(backend._layers, FusedLayers(backend.model, backend._table))
     backend.graphs._is_capturing = False
     backend.graphs._ready.clear()
     backend._stepper._loop._layers = compared  # its slot updater stays

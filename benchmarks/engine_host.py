@@ -43,7 +43,7 @@ from vivace.engine.limits import EngineLimits
 from vivace.engine.steps import Wait
 from vivace.engine.stream import Stream
 from vivace.engine.worker import EngineWorker
-from vivace.serve.collector import calm_collector
+from vivace.serve.collector import collect_less_often
 from vivace.tts import TTS
 
 TEXT = "The river babbled inanely to itself, and nobody came to see it any more."
@@ -276,7 +276,7 @@ class NoCopies:
 def measure(num_streams: int, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     with patch.object(codec, "HostCopies", NoCopies):
         host = Host(num_streams, is_watched=arguments.watched)
-        calm_collector()  # as the server and `vivace bench` do
+        collect_less_often()  # as the server and `vivace bench` do
         num_requests = min(arguments.burst, num_streams)
         host.admit_burst(num_requests)  # the first one fills caches
         with profiled(arguments.profile == "burst"):

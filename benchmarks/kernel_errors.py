@@ -228,7 +228,7 @@ def _draw(given: Given) -> Iterator[Pair]:
         scores = talker_scores(logits, history, penalty, is_banned, shape)
     else:
         scores = shape_scores(logits, shape)
-    noise = shape.quieten(given["noise"][:, None, :num_codes])[:, 0]
+    noise = shape.zero_greedy_noise(given["noise"][:, None, :num_codes])[:, 0]
     codes, book = given["codes"], given["book"]
     yield Pair(draw(scores, noise)[0], lambda: codes[:, book], codes.dtype)
 

@@ -36,7 +36,7 @@ WATCHED: dict[str, tuple[str, ...]] = {
     "vivace.checkpoint.tensors": (
         *("open_shards", "build_on_meta", "fill", "read_tensor", "_is_finite"),
     ),
-    "vivace.model.upload": ("_Lane", "_Lane.copy"),
+    "vivace.model.upload": ("_PinnedCopier", "_PinnedCopier.copy"),
     "vivace.model.talker": ("Talker.fold_texts",),
     "vivace.model.layers": ("fuse",),
     "vivace.model.codec": ("Codec.fold",),

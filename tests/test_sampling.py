@@ -113,7 +113,7 @@ def test_greedy_row_ignores_its_noise_and_its_neighbour_does_not() -> None:
     logits = torch.tensor([[0.0, 0.1, 0.2], [0.0, 0.1, 0.2]])
     loud = torch.tensor([[9.0, 0.0, 0.0], [9.0, 0.0, 0.0]])
     shape = Shape.of([(0.0, 0, 1.0), (1.0, 0, 1.0)], 3, CPU)
-    codes, _ = draw(shape_scores(logits, shape), shape.quieten(loud[:, None])[:, 0])
+    codes, _ = draw(shape_scores(logits, shape), shape.zero_greedy_noise(loud[:, None])[:, 0])
     assert codes.tolist() == [2, 0]
 
 

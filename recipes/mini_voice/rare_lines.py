@@ -30,7 +30,7 @@ LONGEST = 300  # characters of a paragraph
 ENDS = (".", ".", ".", ".", "!", "?")
 
 
-class Deck:
+class WordShuffler:
     """Draws words in random order, all equally often."""
 
     def __init__(self, words: Sequence[str], rng: random.Random) -> None:
@@ -56,9 +56,9 @@ class Writer:
         self._rng = rng = random.Random(seed)
         self._sentences = sentences
         names = [w for w in gold if w.isalpha() and w.istitle() and len(w) > 3]
-        self._names = Deck(names, rng)
-        common = Deck([w for w in gold if w.isalpha() and w.islower() and len(w) > 2], rng)
-        rare = Deck([w for w in silver if w.isalpha() and w.islower() and len(w) > 3], rng)
+        self._names = WordShuffler(names, rng)
+        common = WordShuffler([w for w in gold if w.isalpha() and w.islower() and len(w) > 2], rng)
+        rare = WordShuffler([w for w in silver if w.isalpha() and w.islower() and len(w) > 3], rng)
         self._word = lambda: (rare if rng.random() < 0.15 else common).draw()
         self._hard = HardLines([w for w in gold if w.isalpha() and w.islower()], rng)
         self._talk, self._layout = TalkLines(names, rng), LayoutLines(sentences, rng)

@@ -91,7 +91,7 @@ class Shape:
             has_top_p=min(top_p) < 1.0,
         )
 
-    def quieten(self, noise: Tensor) -> Tensor:
+    def zero_greedy_noise(self, noise: Tensor) -> Tensor:
         """Set the noise [B, frames, codes] of greedy rows to 0."""
         return noise.masked_fill(self.is_greedy[..., None], 0.0)
 

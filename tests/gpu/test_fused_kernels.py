@@ -109,7 +109,7 @@ def test_draw_kernel_equals_sampling_py(book: int) -> None:
         scores = talker_scores(logits.float(), history, penalty[:, None], is_banned, shape)
     else:
         scores = shape_scores(logits.float(), shape)
-    codes, best = draw(scores, shape.quieten(noise[:, None])[:, 0])
+    codes, best = draw(scores, shape.zero_greedy_noise(noise[:, None])[:, 0])
     is_finite = torch.isfinite(best)
     assert torch.equal(drawn.is_finite > 0, is_finite)
     assert not is_finite[7:10].any()

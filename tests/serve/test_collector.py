@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from vivace.serve.collector import calm_collector
+from vivace.serve.collector import collect_less_often
 
 
 def test_calm_collector_freezes_objects_and_collects_less_often(
@@ -15,5 +15,5 @@ def test_calm_collector_freezes_objects_and_collects_less_often(
     calls: list[object] = []
     monkeypatch.setattr(gc, "freeze", lambda: calls.append("freeze"))
     monkeypatch.setattr(gc, "set_threshold", lambda *numbers: calls.append(numbers))
-    calm_collector()
+    collect_less_often()
     assert calls == ["freeze", (10_000, *gc.get_threshold()[1:])]

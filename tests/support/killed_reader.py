@@ -27,7 +27,7 @@ from vivace.serve.settings import ModelSpec
 from vivace.tts import TTS
 
 
-class Killer(ScriptedSpeech):
+class SelfKillingBackend(ScriptedSpeech):
     """Kills the process after `kill_after` texts."""
 
     kill_after: int = 10**9
@@ -41,7 +41,7 @@ class Killer(ScriptedSpeech):
 def read(tts: TTS, book: Book, output: Path, kill_after: int | None) -> None:
     """Read a book. `kill_after` texts kills the process; 0 kills it during the first write."""
     backend = tts.engine.backend
-    assert isinstance(backend, Killer)
+    assert isinstance(backend, SelfKillingBackend)
     segments = split_book(book)
     work = WorkFolder.open(work_path(output), tts.sample_rate, {"seed": 1}, segments)
     facts = {"missing": missing(work, segments)}
@@ -76,7 +76,7 @@ def main() -> None:
         child = os.fork()
         if not child:
             try:
-                tts = Killer(default=Plan(3), max_streams=4).load(ModelSpec("x", None))
+                tts = SelfKillingBackend(default=Plan(3), max_streams=4).load(ModelSpec("x", None))
                 read(tts, open_book(book), folder / f"{name}.m4b", kill_after)
                 os._exit(0)
             finally:

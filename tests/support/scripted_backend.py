@@ -12,7 +12,7 @@ import numpy as np
 
 from tests.support.utterances import read_blocks
 from vivace import TTS
-from vivace.backends.base import Frames, Immediate, Rendered, Samples, Slot, SlotStatus
+from vivace.backends.base import Frames, Rendered, Samples, Slot, SlotStatus, SynchronousBackend
 from vivace.engine.chunks import chunk_sizes
 from vivace.engine.engine import Engine
 from vivace.engine.frame_block import FrameBlock
@@ -38,7 +38,7 @@ S = TypeVar("S")
 
 
 @dataclass
-class ModelFreeBackend(Immediate, Generic[S]):
+class ModelFreeBackend(SynchronousBackend, Generic[S]):
     """The parts of a backend that need no model. `S` is the state of a slot."""
 
     name: str = "scripted"

@@ -12,7 +12,7 @@ import numpy as np
 
 from tests.support.shared_weights import weights_shared
 from vivace import TTS
-from vivace.backends.base import Frames, Immediate, Samples, Slot, SlotStatus
+from vivace.backends.base import Frames, Samples, Slot, SlotStatus, SynchronousBackend
 from vivace.prompt import Prompt
 from vivace.script.prompts import PromptWriter
 from vivace.serve.settings import ModelSpec
@@ -57,7 +57,7 @@ class SlotProgress:
 
 
 @dataclass
-class ScriptedSpeech(Immediate):
+class ScriptedSpeech(SynchronousBackend):
     """Speaks every prompt as a tone, by the plan of its seed."""
 
     name: str = "scripted"

@@ -217,7 +217,7 @@ class ReadsAttention(Protocol):
         """
 
 
-class Immediate(ABC):
+class SynchronousBackend(ABC):
     """Mixin of synchronous backends: `start_step` and `start_render` return finished results."""
 
     watched: Head | None = None

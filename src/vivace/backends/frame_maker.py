@@ -43,7 +43,7 @@ class EagerSlot(HostSlot):
         own_rows = range(self.own_row, self.own_row + self.num_own)
         return WatchedCache(self.cache, self.head, own_rows)
 
-    def can_go_on(self) -> bool:
+    def can_continue(self) -> bool:
         """Whether the next frame can be made. Sets the status to `running` or `waiting`.
 
         A frame needs a text id, unless the text is complete or the slot was just prefilled.
@@ -71,10 +71,11 @@ class FrameSampling:
     predictor: Shape
     penalty: Tensor  # [B, 1]
 
-    def quieten(self, noise: Sequence[Tensor]) -> list[Tensor]:
+    def zero_greedy_noise(self, noise: Sequence[Tensor]) -> list[Tensor]:
         """Set the noise of greedy rows to 0: [B, frames, codes] of each codebook."""
         first, *rest = noise
-        return [self.talker.quieten(first), *(self.predictor.quieten(part) for part in rest)]
+        others = (self.predictor.zero_greedy_noise(part) for part in rest)
+        return [self.talker.zero_greedy_noise(first), *others]
 
 
 class FrameMaker:
@@ -109,7 +110,7 @@ class FrameMaker:
             ready = [
                 i
                 for i, state in enumerate(states)
-                if state.can_go_on() and state.num_frames == first[i] + frame
+                if state.can_continue() and state.num_frames == first[i] + frame
             ]
             if not ready:
                 return
@@ -133,7 +134,7 @@ class FrameMaker:
         seeds = torch.tensor([p.seed for p in params], device=device)
         first = [state.num_frames for state in states] + [0] * missing
         noise = self._noise.frames(seeds, torch.tensor(first, device=device), num_frames)
-        return sampling, sampling.quieten(noise)
+        return sampling, sampling.zero_greedy_noise(noise)
 
     def _make_frame(
         self,

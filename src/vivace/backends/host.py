@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from vivace.backends.base import Frames, Immediate, Samples, Slot
+from vivace.backends.base import Frames, Samples, Slot, SynchronousBackend
 from vivace.backends.slots import Slots, SlotState
 from vivace.model.config import Head, ModelConfig
 from vivace.prompt import Prompt
@@ -33,7 +33,7 @@ class HostSlot(SlotState):
 S = TypeVar("S", bound=HostSlot)
 
 
-class HostBackend(Immediate, Generic[S]):
+class HostBackend(SynchronousBackend, Generic[S]):
     def __init__(self, config: ModelConfig) -> None:
         self.config = config
         self._slots = Slots[S]()

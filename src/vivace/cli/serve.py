@@ -17,7 +17,7 @@ from vivace.cli.server_messages import ServerMessages
 from vivace.cli.server_options import HTTP_ONLY
 from vivace.cli.streams import printable
 from vivace.errors import EngineLostError, RequestError, TTSError, install_command
-from vivace.serve.collector import calm_collector
+from vivace.serve.collector import collect_less_often
 from vivace.serve.listener import Listeners
 from vivace.serve.logs import log_to_stderr, show_events
 from vivace.serve.processes.worker_count import count_workers
@@ -105,7 +105,7 @@ def _run(
     server = Server(context, has_http=has_http, listeners=listeners)
 
     def on_ready(url: str) -> None:
-        calm_collector()
+        collect_less_often()
         show_events()
         if server.wyoming_url is not None:
             messages.say(f"wyoming: {server.wyoming_url}", url=server.wyoming_url)

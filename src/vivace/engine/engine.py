@@ -24,7 +24,7 @@ from vivace.device.interpreter import short_switch_interval
 from vivace.device.threads import use_threads
 from vivace.engine.client import EngineClient
 from vivace.engine.limits import EngineLimits, EngineLoad
-from vivace.engine.pipeline import Spent, describe
+from vivace.engine.pipeline import BackendTimes, describe
 from vivace.engine.thread import Inbox, Message, start_thread
 from vivace.engine.turn_report import TurnHook
 from vivace.engine.utterance import Utterance
@@ -201,8 +201,8 @@ class Engine(EngineClient):
         return self.backend.watched is not None
 
     @property
-    def spent(self) -> Spent:
-        return self._worker.pipeline.spent
+    def backend_times(self) -> BackendTimes:
+        return self._worker.pipeline.times
 
     def capacity(self, num_expected: int = 0) -> EngineLoad:
         running, queued, worker = self._running(), self._waiting(), self._worker

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Spent:
+class BackendTimes:
     """Seconds in calls of the backend since the engine was made."""
 
     admit_s: float = 0.0
@@ -30,9 +30,9 @@ class Spent:
 
 @dataclass(slots=True)
 class Clock:
-    """Adds the time of a `with` block to a field of `Spent`."""
+    """Adds the time of a `with` block to a field of `BackendTimes`."""
 
-    spent: Spent
+    times: BackendTimes
     name: str
     began: float = 0.0
 
@@ -41,7 +41,7 @@ class Clock:
 
     def __exit__(self, *exception: object) -> None:
         seconds = time.perf_counter() - self.began
-        setattr(self.spent, self.name, getattr(self.spent, self.name) + seconds)
+        setattr(self.times, self.name, getattr(self.times, self.name) + seconds)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,9 +69,9 @@ class Pipeline:
         self._refused: list[Utterance] = []  # not admitted for lack of memory
         self._starved: list[Utterance] = []  # made no frames for lack of memory
         self.step_s = 0.0  # seconds for each of the last frames; 0: none was made
-        self.spent = Spent()
-        self._step_clock = Clock(self.spent, "step_s")
-        self._render_clock = Clock(self.spent, "render_s")
+        self.times = BackendTimes()
+        self._step_clock = Clock(self.times, "step_s")
+        self._render_clock = Clock(self.times, "render_s")
 
     @property
     def can_start(self) -> bool:
@@ -131,7 +131,7 @@ class Pipeline:
                 return
             slots = [error]
         seconds = time.perf_counter() - began
-        self.spent.admit_s += seconds
+        self.times.admit_s += seconds
         for one, slot in zip(utterances, slots, strict=True):
             if isinstance(slot, BackendFullError):
                 self._refused.append(one)

@@ -27,7 +27,7 @@ from vivace.script.request import Request, as_pieces
 from vivace.text.lexicon import Lexicon
 from vivace.verify import Verifier, check_recogniser
 from vivace.voices.cache import EnrolmentCache
-from vivace.voices.find import Unenrolled, VoiceSource, find_voice
+from vivace.voices.find import UnenrolledRecording, VoiceSource, find_voice
 from vivace.voices.library import VoiceLibrary
 from vivace.voices.voice import Voice
 
@@ -68,7 +68,7 @@ class Synthesizer:
         if isinstance(voice, str) and transcript is None and self._adapters.find(voice):
             return voice
         found = find_voice(voice, self.presets, library)
-        if isinstance(found, Unenrolled):
+        if isinstance(found, UnenrolledRecording):
             from vivace.voices.enroll import enroll_once  # imports PyTorch
 
             self._loaded.check_clone(transcript)

@@ -21,7 +21,7 @@ from vivace.export.blocks import (
     rope_rows,
 )
 from vivace.export.graph import Graph, StoredWeights
-from vivace.export.sampling import Shaping, draw, penalise, shape_scores
+from vivace.export.sampling import SamplingInputs, draw, penalise, shape_scores
 from vivace.model.config import SPEAKER
 from vivace.model.talker import Qwen3TTS
 
@@ -149,7 +149,7 @@ class _FrameBuilder:
 
     def _draw_first(self, hidden: str, noise: str) -> _Draws:
         graph, ids = self.graph, self.first_codes
-        shaping = Shaping.inputs(graph)
+        shaping = SamplingInputs.inputs(graph)
         history = graph.input("history", "bool", [len(ids)])
         penalty = graph.input("repetition_penalty", "float32", [1])
         is_early = graph.input("is_end_banned", "bool", [1])
@@ -164,7 +164,7 @@ class _FrameBuilder:
 
     def _draw_others(self, hidden: str, draws: _Draws, noise: list[str]) -> None:
         graph, predictor = self.graph, self.talker.code_predictor
-        shaping = Shaping.inputs(graph, "predictor_")
+        shaping = SamplingInputs.inputs(graph, "predictor_")
         stack = _PredictorNodes(graph, self.model)
         x = graph.concat([hidden, self._code_row(draws.codes[0], 0)], 0)  # [2, hidden]
         for group, (head, part) in enumerate(zip(predictor.lm_head, noise, strict=True), start=1):

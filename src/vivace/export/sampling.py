@@ -13,7 +13,7 @@ INFINITY = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
-class Shaping:
+class SamplingInputs:
     """Sampling inputs of the graph: one value each."""
 
     temperature: str  # float32 [1], above 0
@@ -21,7 +21,7 @@ class Shaping:
     top_p: str  # float32 [1]
 
     @classmethod
-    def inputs(cls, graph: Graph, prefix: str = "") -> Shaping:
+    def inputs(cls, graph: Graph, prefix: str = "") -> SamplingInputs:
         return cls(
             graph.input(f"{prefix}temperature", "float32", [1]),
             graph.input(f"{prefix}top_k", "int32", [1]),
@@ -36,7 +36,7 @@ def penalise(graph: Graph, logits: str, history: str, penalty: str) -> str:
     return graph.op("Where", history, graph.op("Where", is_negative, *scaled), logits)
 
 
-def shape_scores(graph: Graph, logits: str, num_codes: int, shaping: Shaping) -> str:
+def shape_scores(graph: Graph, logits: str, num_codes: int, shaping: SamplingInputs) -> str:
     """Temperature, top-k and top-p of scores [codes]; dropped codes are -inf."""
     scores = graph.op("Div", logits, shaping.temperature)
     top_k = graph.op("Min", shaping.top_k, graph.constant_of([num_codes], "int32"))

@@ -36,26 +36,28 @@ class _Uploader:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._lanes = threading.local()
+        self._copiers = threading.local()
         self._can_pin = True  # set to False by any thread, and never back
 
     def copy(self, tensor: Tensor) -> Tensor:
-        lane = self._lane() if self._can_pin else None
-        return tensor.to(self._device) if lane is None else lane.copy(tensor)
+        copier = self._copier() if self._can_pin else None
+        return tensor.to(self._device) if copier is None else copier.copy(tensor)
 
-    def _lane(self) -> _Lane | None:
-        if not hasattr(self._lanes, "own"):
+    def _copier(self) -> _PinnedCopier | None:
+        if not hasattr(self._copiers, "own"):
             try:
-                self._lanes.own = _Lane(self._device)
+                self._copiers.own = _PinnedCopier(self._device)
             except RuntimeError as error:  # the system limits pinned memory
                 log.info("weights are copied without pinned memory: %s", error)
                 self._can_pin = False
                 return None
-        lane: _Lane = self._lanes.own
-        return lane
+        copier: _PinnedCopier = self._copiers.own
+        return copier
 
 
-class _Lane:
+class _PinnedCopier:
+    """Copies through two pinned buffers on a CUDA stream of its own."""
+
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)

@@ -7,7 +7,7 @@ import gc
 NUM_NEW_OBJECTS = 10_000  # that cause a garbage collection; Python's default is 700
 
 
-def calm_collector() -> None:
+def collect_less_often() -> None:
     """Keep all objects that exist now out of later garbage collections, and collect less often.
 
     A collection that scans all modules stalls streams for 0.1 s. With Python's default, a burst of

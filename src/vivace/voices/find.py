@@ -16,7 +16,7 @@ VoiceSource = str | Path | Voice
 
 
 @dataclass(frozen=True, slots=True)
-class Unenrolled:
+class UnenrolledRecording:
     """A recording that must be enrolled first."""
 
     audio: str | Path
@@ -24,7 +24,7 @@ class Unenrolled:
 
 def find_voice(
     source: VoiceSource, presets: Collection[str], library: VoiceLibrary
-) -> Voice | Unenrolled | str:
+) -> Voice | UnenrolledRecording | str:
     """Return a voice, a recording to enrol, or the name itself, which may be a preset's.
 
     Names have precedence over files, so a file in the working folder cannot replace a voice. A
@@ -40,9 +40,9 @@ def find_voice(
     if suffix == SUFFIX:
         return load_voice(Path(source))
     if isinstance(source, Path) or suffix in RECORDING_EXTENSIONS:
-        return Unenrolled(source)
+        return UnenrolledRecording(source)
     if name in {preset.lower() for preset in presets}:
         return source
     if name in library:
         return library.get(name)
-    return Unenrolled(source) if os.path.exists(source) else source
+    return UnenrolledRecording(source) if os.path.exists(source) else source

@@ -201,7 +201,7 @@ def draw_reference(
     )
     table = NoiseTable([size] * (codebook + 1), device)
     noise = table.frames(torch.tensor([seed]), torch.tensor([frame]), 1)[codebook]
-    codes, best = draw(scores, made.quieten(noise)[:, 0])
+    codes, best = draw(scores, made.zero_greedy_noise(noise)[:, 0])
     return int(codes) if bool(torch.isfinite(best)) else -1
 
 

@@ -74,7 +74,7 @@ class PlainLayers:
             lambda x: self._predictor(x, cache.length, cache, draws.adapters)[:, -1],
             hidden[:, None],
             sampling,
-            [part[:, 0] for part in sampling.quieten(noise)],
+            [part[:, 0] for part in sampling.zero_greedy_noise(noise)],
             history=draws.history,
             is_banned=torch.where(draws.is_early[:, None], self._early_ban, self._ban),
             adapters=draws.adapters,

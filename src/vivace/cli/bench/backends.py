@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from vivace.backends import BackendEntry, Capacity, survey
-from vivace.cli.bench.latency import Subject, measure_spent
+from vivace.cli.bench.latency import Subject, measure_backend_times
 from vivace.cli.bench.load import measure_throughput
 from vivace.engine.engine import Engine
 from vivace.engine.limits import EngineLimits
@@ -72,6 +72,6 @@ def _row(subject: Subject, num_streams: int, num_frames: int) -> dict[str, Any]:
     """Milliseconds per frame of all streams together, after a warm-up round."""
     measure = partial(measure_throughput, subject, num_streams, num_frames=num_frames, rounds=1)
     measure()
-    result, spent = measure_spent(subject.tts.engine, measure)
-    per_frame = {f"{name}_ms": round(1000 * s / num_frames, 3) for name, s in spent.items()}
+    result, times = measure_backend_times(subject.tts.engine, measure)
+    per_frame = {f"{name}_ms": round(1000 * s / num_frames, 3) for name, s in times.items()}
     return {"streams": num_streams, **per_frame, "audio_s_per_s": result["audio_s_per_s"]}

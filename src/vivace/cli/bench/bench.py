@@ -22,7 +22,7 @@ from vivace.cli.progress import ProgressLine
 from vivace.cli.request import load_model
 from vivace.cli.streams import print_stdout
 from vivace.errors import RequestError
-from vivace.serve.collector import calm_collector
+from vivace.serve.collector import collect_less_often
 from vivace.tts import TTS
 
 SERVER_STREAMS = 32
@@ -120,7 +120,7 @@ def _measure_cold_start(subject: Subject, load_s: float, *, num_frames: int) -> 
     subject.tts.speak(TEXT, seed=0, **subject.length(num_frames))
     spoke = time.perf_counter()
     subject.tts.warmup()
-    calm_collector()  # as the server does
+    collect_less_often()  # as the server does
     cold = {
         "load_s": load_s,
         "first_call_s": spoke - began,

@@ -106,8 +106,9 @@ def measure_parts(subject: Subject, num_frames: int, repeats: int) -> dict[str, 
     rows = []
     for seed in range(repeats):
         options = {"seed": seed, "trim": False, **subject.length(num_frames)}
-        _, spent = measure_spent(subject.tts.engine, partial(subject.tts.speak, TEXT, **options))
-        rows.append(spent)
+        speak = partial(subject.tts.speak, TEXT, **options)
+        _, times = measure_backend_times(subject.tts.engine, speak)
+        rows.append(times)
     ms = {name: 1000 * statistics.median(row[name] for row in rows) for name in rows[0]}
     per_frame = {
         f"{name}_ms_per_frame": round(ms[name] / num_frames, 3)
@@ -116,11 +117,11 @@ def measure_parts(subject: Subject, num_frames: int, repeats: int) -> dict[str, 
     return {"prompt_ms": round(ms["prompts"], 3), **per_frame}
 
 
-def measure_spent(engine: Engine, work: Callable[[], T]) -> tuple[T, dict[str, float]]:
+def measure_backend_times(engine: Engine, work: Callable[[], T]) -> tuple[T, dict[str, float]]:
     """The result of `work`, and the seconds of prompts, model, codec and everything else."""
-    before, began = dataclasses.replace(engine.spent), time.perf_counter()
+    before, began = dataclasses.replace(engine.backend_times), time.perf_counter()
     result = work()
-    whole, after = time.perf_counter() - began, engine.spent
+    whole, after = time.perf_counter() - began, engine.backend_times
     parts = {
         "prompts": after.admit_s - before.admit_s,
         "model": after.step_s - before.step_s,

@@ -24,7 +24,7 @@ from vivace.remote.engine_figures import EngineFigures
 from vivace.remote.host import HostedConnection, LoadedCheckpoint, enroll_recording
 from vivace.remote.wire import Fields, Kind
 from vivace.serve import crashes
-from vivace.serve.collector import calm_collector
+from vivace.serve.collector import collect_less_often
 from vivace.serve.logs import log_to_stderr, show_events
 from vivace.serve.metrics import Metrics, TurnMetrics
 from vivace.serve.model_registry import ModelRegistry
@@ -127,7 +127,7 @@ class EngineProcess:
                 self._metrics.crashes.labels(name).inc()
                 self._metrics.rebuilds.labels(name).inc()
         self._broadcast()
-        calm_collector()
+        collect_less_often()
         show_events()
         voices = {name: self.registry.voices(name) for name in self.registry.names}
         self._control.send(ready=[name for name, one in voices.items() if one and one.can_speak])

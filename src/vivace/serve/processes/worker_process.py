@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from vivace.errors import TTSError
-from vivace.serve.collector import calm_collector
+from vivace.serve.collector import collect_less_often
 from vivace.serve.context import ServeContext
 from vivace.serve.logs import log_to_stderr, show_events
 from vivace.serve.metrics import Metrics
@@ -42,7 +42,7 @@ async def _serve(assignment: Assignment, control: ControlChannel) -> None:
         loop.call_soon_threadsafe(server.stop, command["stop"])
 
     def on_ready(url: str) -> None:
-        calm_collector()
+        collect_less_often()
         show_events()
         control.send(ready=url, wyoming=server.wyoming_url)
 

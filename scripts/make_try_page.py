@@ -31,9 +31,9 @@ PAGE = ROOT / "src" / "vivace" / "serve" / "page"
 TEXT = ROOT / "src" / "vivace" / "text"
 # Files of the server's page that this page uses, written once.
 SHARED = (
-    "api.js", "audio.js", "dom.js", "history.js", "ring.js", "stage.js", "text.js", "theme.js",
-    "wave.js", "worklet.js", "style.css", "icon.svg", "newsreader.woff2", "newsreader-italic.woff2",
-    "newsreader-bold-italic.woff2", "newsreader-LICENSE.txt",
+    "api.js", "audio.js", "dom.js", "history.js", "playback_view.js", "ring.js", "text.js",
+    "theme.js", "wave.js", "worklet.js", "style.css", "icon.svg", "newsreader.woff2",
+    "newsreader-italic.woff2", "newsreader-bold-italic.woff2", "newsreader-LICENSE.txt",
 )  # fmt: skip
 TABLES = (TEXT / "normalize" / "english" / "words.json", TEXT / "abbreviations.json")
 VOICE_FILES = ("manifest.json", "vocab.json", "merges.txt", "frame.onnx", "codec.onnx")

@@ -1,7 +1,7 @@
 // The page: text, voice and seed to sound. `page/` has the files of the server's web page.
 import { Player, Track } from "./page/audio.js";
 import { $, clearErrors, make, put, say, showError } from "./page/dom.js";
-import { Stage } from "./page/stage.js";
+import { PlaybackView } from "./page/playback_view.js";
 import { connectText, isSample, showCount } from "./page/text.js";
 import { isolatePage, keepPage } from "./isolation.js";
 import { Speaker, whyUnable } from "./speaker.js";
@@ -9,7 +9,7 @@ import { Speaker, whyUnable } from "./speaker.js";
 const MAX_CHARS = 5000, MAX_SEED = 2 ** 48, BLOCKED_MS = 2000;
 const player = new Player(), speaker = new Speaker(new URL("assets/", document.baseURI), () => put("device", speaker.device));
 let isMaking = false, current = 0; // `current`: the number of the last request
-const stage = new Stage(player, () => isMaking || player.isPlaying);
+const playback = new PlaybackView(player, () => isMaking || player.isPlaying);
 const titled = (name) => name[0].toUpperCase() + name.slice(1);
 
 function chosenVoice() { return document.querySelector("#voices input:checked").value; }
@@ -64,7 +64,7 @@ async function speak() {
 	}
 	if (number !== current) return;
 	isMaking = false;
-	stage.settle();
+	playback.settle();
 	$("stop").disabled = !player.isPlaying;
 }
 
@@ -78,13 +78,13 @@ async function speakText(number, text, seed) {
 			item.numFrames += codes.length / speaker.manifest.num_codebooks;
 		}
 		if (!item.track.length) {
-			stage.play(item);
+			playback.play(item);
 			setTimeout(() => { if (isBlocked()) say("The browser blocks sound. Click the page to hear the speech."); }, BLOCKED_MS);
 		}
-		stage.grow(item, samples);
+		playback.grow(item, samples);
 	} });
 	if (!await ended || number !== current) return;
-	stage.end(item);
+	playback.end(item);
 }
 
 // A browser may keep sound off until a click or a key, and a phone turns it off during a call.
@@ -98,9 +98,9 @@ function stop() {
 	isMaking = false;
 	speaker.stop();
 	player.stop();
-	if (stage.item) stage.end(stage.item);
+	if (playback.item) playback.end(playback.item);
 	say("Stopped");
-	stage.settle();
+	playback.settle();
 	$("stop").disabled = true;
 }
 
@@ -127,7 +127,7 @@ async function start() {
 
 // A site may be built without the voice. Controls that cannot work are not shown.
 function showNoVoice() {
-	$("desk").hidden = true;
+	$("workspace").hidden = true;
 	$("no-voice").hidden = false;
 }
 
@@ -136,7 +136,7 @@ $("speak").onclick = speak;
 $("stop").onclick = stop;
 $("settings").onsubmit = (event) => event.preventDefault();
 $("theme").onclick = toggleTheme; // defined in theme.js
-addEventListener("theme", () => stage.wave.readColours());
+addEventListener("theme", () => playback.wave.readColours());
 addEventListener("pointerup", unblock);
 addEventListener("keydown", (event) => {
 	unblock();
@@ -146,7 +146,7 @@ addEventListener("keydown", (event) => {
 connectText({ changed: showCount, speak: () => { if (!$("speak").disabled) speak(); } });
 $("text").oninput = showCount;
 showCount();
-window.vivaceTry = { speaker, stage, player }; // for the console and the benchmark
+window.vivaceTry = { speaker, playback, player }; // for the console and the benchmark
 start().catch((error) => {
 	showError("error", error.message);
 	say("");

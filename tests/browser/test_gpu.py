@@ -31,7 +31,7 @@ STORE = "vivace.try.codec"
 REMEMBER = f"""localStorage.setItem("{STORE}", JSON.stringify(
   {{ key: vivaceTry.speaker.trialKey, trial: {{ isFaster: true, ownMs: 1e6 }} }}))"""
 SAMPLES = (
-    "Array.from(vivaceTry.stage.item.track.samples.subarray(0, vivaceTry.stage.item.track.length))"
+    "(({ track }) => Array.from(track.samples.subarray(0, track.length)))(vivaceTry.playback.item)"
 )
 CHUNKS = [1, 2, 4, 1]  # of 8 frames
 

@@ -26,7 +26,7 @@ def speak(page: Driver, text: str) -> dict[str, Any]:
     """Speak a text to its end; return its frames and samples."""
     page.say(text)
     page.wait(lambda: page.status.startswith("Spoken"), "spoken")
-    item: dict[str, Any] = page.tab.evaluate(f"{ITEM}(vivaceTry.stage.item)")
+    item: dict[str, Any] = page.tab.evaluate(f"{ITEM}(vivaceTry.playback.item)")
     return item
 
 

@@ -84,7 +84,7 @@ def speak(
     page.wait(lambda: page.status.startswith("Spoken"))
     item: dict[str, Any] = page.tab.evaluate(
         "(({ numFrames, codes, track }) => ({ numFrames, codes, num: track.length,"
-        " samples: Array.from(track.samples.subarray(0, track.length)) }))(vivaceTry.stage.item)"
+        " samples: Array.from(track.samples.subarray(0, track.length)) }))(vivaceTry.playback.item)"
     )
     return item
 

@@ -61,7 +61,7 @@ def test_theme_switch_is_remembered(server: Running, page: Driver) -> None:
 def test_every_control_has_an_accessible_name(server: Running, page: Driver) -> None:
     page.tab.route("**/v1/audio/models", with_abilities)
     page.open(server.url)
-    assert not page.tab.is_visible("#stage")
+    assert not page.tab.is_visible("#playback")
     page.button("Speak").click()
     page.wait(lambda: page.status.startswith("Spoken"))
     tree = page.tab.locator("body").aria_snapshot()

@@ -45,7 +45,7 @@ def test_first_screen_speaks_the_sample(server: Running, page: Driver) -> None:
     page.open(server.url)
     for selector in ("#text", "#speak", "#examples", "#voices"):
         assert is_on_screen(page, selector)
-    assert not page.tab.is_visible("#stage")
+    assert not page.tab.is_visible("#playback")
     page.button("Speak").click()
     page.wait(lambda: page.status.startswith("Spoken"))
     assert page.tab.text_content("#history p") == page.tab.input_value("#text")

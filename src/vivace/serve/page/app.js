@@ -1,4 +1,4 @@
-// The page's main module: connects the text, the stage, live mode, the history and the voices.
+// The page's main module: connects the text, the playback, live mode, the history and the voices.
 import * as api from "./api.js";
 import { Player, Track } from "./audio.js";
 import { toCurl, toPython } from "./code.js";
@@ -7,7 +7,7 @@ import { Past } from "./history.js";
 import { Live } from "./live.js";
 import { Makers } from "./makers.js";
 import * as settings from "./settings.js";
-import { Stage } from "./stage.js";
+import { PlaybackView } from "./playback_view.js";
 import { connectText, isSample, showCount } from "./text.js";
 import { titled, Voices } from "./voices.js";
 
@@ -32,7 +32,7 @@ function fail(error, place = "error") {
 		showError(place, error.message);
 		say("That did not work.");
 	}
-	stage.settle();
+	playback.settle();
 }
 
 function askKey(isAsked) {
@@ -47,14 +47,14 @@ function askKey(isAsked) {
 
 function begin(item) {
 	const begun = { settings: settings.values(), ...item };
-	stage.play(begun).catch(fail);
+	playback.play(begun).catch(fail);
 	return begun;
 }
 
 function end(item, isKept = true) {
-	stage.end(item);
+	playback.end(item);
 	if (isKept && item.track.length) past.add(item);
-	stage.settle();
+	playback.settle();
 }
 
 // Speaks a text. `isPreview`: with one voice, beside which errors are shown, and not in the history.
@@ -63,13 +63,13 @@ async function speak(text, { voice, isPreview = false } = {}) {
 	clearErrors();
 	openSound(); // browsers allow it only inside a user gesture
 	const control = running = new AbortController();
-	stage.settle();
+	playback.settle();
 	await loaded;
 	if (!models.length) await (loaded = load());
 	if (running !== control) return; // stopped meanwhile
 	if (models.length && !isMissing(text)) await stream(text, control, voice, isPreview);
 	if (running === control) running = null;
-	stage.settle();
+	playback.settle();
 }
 
 async function stream(text, control, voice, isPreview) {
@@ -80,8 +80,8 @@ async function stream(text, control, voice, isPreview) {
 		for await (const { bytes, words, usage, provenance } of api.speak(request, control.signal)) {
 			item ??= begin({ track: new Track(rate(), provenance), text, began, chars: [...text], words: [] });
 			item.words.push(...(words ?? []));
-			if (bytes) stage.grow(item, bytes);
-			if (usage) stage.noteLosses(item, usage);
+			if (bytes) playback.grow(item, bytes);
+			if (usage) playback.noteLosses(item, usage);
 		}
 	} catch (error) {
 		if (!item?.track.length) player.stop();
@@ -114,14 +114,14 @@ function stop() {
 	running = null;
 	live.cancel();
 	player.stop();
-	stage.wave.draw();
-	stage.settle();
+	playback.wave.draw();
+	playback.settle();
 }
 
 function replay(item) {
 	clearErrors();
-	if (item !== stage.item) stop();
-	stage.play(item).catch(fail);
+	if (item !== playback.item) stop();
+	playback.play(item).catch(fail);
 }
 
 function act() {
@@ -131,23 +131,23 @@ function act() {
 	return speak($("text").value);
 }
 
-const stage = new Stage(player, isBusy);
+const playback = new PlaybackView(player, isBusy);
 
 // --- Live mode ----------------------------------------------------------------------------------
 
 const live = new Live({
 	// Consecutive utterances extend one track while it plays.
 	start(rate, provenance) {
-		const { item } = stage, isNext = item?.isLive && player.track === item.track && player.isPlaying;
+		const { item } = playback, isNext = item?.isLive && player.track === item.track && player.isPlaying;
 		if (isNext) item.track.isEnded = false;
 		else begin({ track: new Track(rate, provenance), text: "", began: live.saidAt, isLive: true, from: spokenTo });
 	},
-	grow: (bytes) => stage.grow(stage.item, bytes),
-	noteLosses: (report) => { if (stage.item?.isLive) stage.noteLosses(stage.item, report); },
+	grow: (bytes) => playback.grow(playback.item, bytes),
+	noteLosses: (report) => { if (playback.item?.isLive) playback.noteLosses(playback.item, report); },
 	end() {
-		const { item } = stage;
+		const { item } = playback;
 		spokenTo = live.sent.length;
-		if (!item?.isLive || item.track.isEnded) return stage.settle();
+		if (!item?.isLive || item.track.isEnded) return playback.settle();
 		item.text = live.sent.slice(item.from).trim();
 		end(item);
 	},
@@ -164,7 +164,7 @@ function follow() {
 	if (models.length && value.trim() && isMissing(value)) return;
 	live.type(value, settings.request(), selectionEnd === value.length);
 	spokenTo = Math.min(spokenTo, value.length);
-	stage.settle();
+	playback.settle();
 }
 
 function switchLive() {
@@ -227,7 +227,7 @@ addEventListener("keydown", (event) => {
 
 $("theme").onclick = toggleTheme; // defined in theme.js
 addEventListener("theme", () => {
-	stage.wave.readColours();
+	playback.wave.readColours();
 	past.show();
 });
 
@@ -253,7 +253,7 @@ const makers = new Makers({
 });
 const past = new Past({
 	play: replay,
-	save: (item) => stage.save(item),
+	save: (item) => playback.save(item),
 	use({ text, settings: used }) {
 		settings.fill({ model: $("model").value, ...used, text });
 		switchLive();

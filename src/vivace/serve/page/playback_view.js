@@ -1,4 +1,4 @@
-// The stage: waveform, playing word, transport and figures of the current item. It is shown once
+// Shows the current item: waveform, playing word, transport and figures. The view is visible once
 // there is audio. An item is {track, text, settings}, and with it what was measured.
 import { ApiError, encode } from "./api.js";
 import { PEAK_S } from "./audio.js";
@@ -18,7 +18,7 @@ function losses({ skipped = [], missing = [] }) {
 		+ (missing.length ? ` Not spoken: ${list(missing)}.` : "");
 }
 
-export class Stage {
+export class PlaybackView {
 	// `isBusy()`: whether a request, playback or live speech is active.
 	constructor(player, isBusy) {
 		Object.assign(this, { player, isBusy, item: null, wave: new Wave($("wave"), player) });
@@ -39,7 +39,7 @@ export class Stage {
 	// Shows an item and plays it from `second`. Returns the promise of playback.
 	play(item, second = 0) {
 		this.item = item;
-		$("stage").hidden = false;
+		$("playback").hidden = false;
 		this.wave.show(item.track);
 		const started = this.player.play(item.track, second * item.track.rate);
 		this.settle();

@@ -42,7 +42,7 @@ from vivace.cli.bench.machine import machine
 from vivace.engine.engine import Engine
 from vivace.engine.limits import PACES, EngineLimits, Pace, Profile
 from vivace.engine.loaded import LoadedCheckpoint, Parts
-from vivace.serve.collector import calm_collector
+from vivace.serve.collector import collect_less_often
 from vivace.tts import TTS
 
 GRAPHS = "vivace.backends.cuda_graph"
@@ -111,7 +111,7 @@ def measure(made: TTS, settings: Settings, arguments: argparse.Namespace) -> dic
     with applied(settings), rebuilt(made, arguments) as tts:
         subject = Subject(tts, {"language": "english"})
         measure_throughput(subject, arguments.streams, **size)
-        calm_collector()  # as the server does
+        collect_less_often()  # as the server does
         found = [
             measure_throughput(subject, arguments.streams, **size) for _ in range(arguments.repeats)
         ]

@@ -9,7 +9,7 @@ import pytest
 from vivace.serve.collector import collect_less_often
 
 
-def test_calm_collector_freezes_objects_and_collects_less_often(
+def test_collector_freezes_objects_and_collects_less_often(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls: list[object] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 from collections.abc import Callable
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tests.support.slots import assert_official_codes_in_a_batch, speak
 from tests.support.tiny import TINY_NAMES, Tiny
 from vivace.backends.cuda_graph import prefill as prefill_module
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
+from vivace.backends.cuda_graph.staging import HostCopies
 from vivace.backends.eager import EagerBackend
 from vivace.prompt import build_prompt
 from vivace.speech import SamplingParams
@@ -167,6 +169,27 @@ def test_steps_and_renders_can_overlap(tiny: Callable[[str], Tiny]) -> None:
         slot = eager.admit(prompt, params(seed))
         alone = eager.render([slot], eager.step([slot], 20))[0]
         assert np.allclose(samples[seed], alone, rtol=0, atol=5e-5)
+
+
+def test_results_dropped_by_another_thread_do_not_disturb_a_capture() -> None:
+    """PyTorch's pinned memory would record an event on the stream that captures."""
+    copies, source = HostCopies(), torch.arange(5000, device="cuda")
+    source += 0  # loads the kernel
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        pending = [copies.start(source) for _ in range(4)]
+        stream.synchronize()
+        graph.capture_begin(capture_error_mode="thread_local")
+        source += 1
+        dropping = Thread(target=pending.clear)
+        dropping.start()
+        dropping.join()
+        graph.capture_end()
+        graph.replay()
+        reads = [copies.start(source) for _ in range(6)]  # four reuse memory
+    for read in reads:
+        assert np.array_equal(read(), np.arange(1, 5001))
 
 
 def test_work_that_cannot_be_captured_runs_without_a_graph(

@@ -245,6 +245,7 @@ CASES: dict[str, dict[str, str]] = {
         "Smith Jr. lives on Park Ave.": "Smith Junior lives on Park Avenue.",
         "Plan B. Then": "Plan B. Then",
         "see p. 5": "see page five",
+        "Eq. (2) and Eqs. (5)–(7)": "equation two and equations, five seven",
         "Baker St., London": "Baker Street, London",
         "The U.S. GDP grew.": "The U S G D P grew.",
         "It's the No. 1 choice": "It's the number one choice",
@@ -383,6 +384,7 @@ CASES: dict[str, dict[str, str]] = {
         "10 x 12": "ten by twelve",
         "3 x 4 = 12": "three times four equals twelve",
         'He chose "6" here.': 'He chose "six" here.',
+        '24/38" here': 'twenty-four out of thirty-eight" here',
     },
     "dates and fractions in context": {
         "Due on 12/1.": "Due on December first.",

@@ -85,12 +85,18 @@ def test_markup_open_for_too_long_becomes_text() -> None:
         "-\nnot an item",
         "> - a quoted item\n> - another\n\nText",
         "- one\n\n- two\n\nText",
+        "__- five dollars",
+        "[^1]# A heading",
+        "http://¿ | a | b |",
+        "u &nbsp;\x0bor",
+        "a [](b)\tc",
     ],
 )
-def test_cleaner_character_by_character_matches_remove_markup(text: str, item_end: str) -> None:
-    cleaner = MarkdownCleaner(item_end=item_end)
-    cleaned = "".join(map(cleaner.feed, text)) + cleaner.finish()
-    assert cleaned == remove_markup(text, item_end=item_end)
+def test_cleaner_in_one_or_many_pieces_matches_remove_markup(text: str, item_end: str) -> None:
+    for pieces in ([text], list(text)):
+        cleaner = MarkdownCleaner(item_end=item_end)
+        cleaned = "".join(map(cleaner.feed, pieces)) + cleaner.finish()
+        assert cleaned == remove_markup(text, item_end=item_end)
 
 
 @pytest.mark.parametrize("text", ["One ===\n===\nTwo.", "Words.\n# Title\nMore *words*\n- item"])

@@ -41,6 +41,11 @@ CLEANED = {
     "references to white space": ("&nbsp;a &nbsp; b,&nbsp;&#32;c&emsp;", "a b, c"),
     "references to signs of markup": ("5 &#42; 6 &#42; 7, &#91;x&#93;(y)", "5 * 6 * 7, [x](y)"),
     "a line break in a table": ("| a<br>b | c |", "a b, c"),
+    "an escaped bar in a table": (r"| a \| b | c\\ |", "a | b, c\\"),
+    "tags": (
+        '<p class="x">A <a href="u">link</a><!-- no --></p><img src=a.png alt=\'b\'>.',
+        "A link .",
+    ),
     "a line break": ("a<br>b<BR />c", "a\nb\nc"),
     "markup around a pause": ("**a [pause 1s] b** [pause  2s]", "a [pause 1s] b [pause  2s]"),
     "a link after a pause": ("[pause 1s](x) [y](z)", "[pause 1s](x) y"),
@@ -53,6 +58,7 @@ KEPT = {
     "a bar": "either | or",
     "an e-mail and a domain": "x.y@z.org, example.com, 10:30, https, www",
     "one line end": "a\nb\n\nc",
+    "signs of text that resemble tags": "<username> a <b and c> d <3 x<y",
     "signs": "5 % of 3 € © ™ № § ½ → ①",
     "a broken pause": "[pause] [pause x]",
 }

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import re
 
-from vivace.text.markup import LINE_BREAK, is_row, join_row, line_kind, remove_markup
+from vivace.text.markup import (
+    LINE_BREAK,
+    is_row,
+    join_row,
+    line_kind,
+    remove_inline_markup,
+    remove_markup,
+)
 from vivace.text.spans import join, split, substitute
 
 # The start of a line that may be a heading, list item, quotation, table row, rule or fence. Only
 # the end of the line decides. Emphasis at the start does not count.
-_MAY_BE_BLOCK = re.compile(r"[^\S\n]*(?:[-+•>#|`~=\\]|\*(?!\*?\w)|_(?!_?\w)|<)")
+_MAY_BE_BLOCK = re.compile(r"[^\S\n]*(?:[-+•>#|`~=\\]|\*(?!\*?\w)|_(?!_?[^\W_])|<)")
 _LINE_END = re.compile(r"\r\n?|\u2028")  # `remove_markup` has its own use for U+2028
 # White space or signs that `remove_markup` may change in the middle of a text.
 _MAY_CHANGE = re.compile(
@@ -83,7 +90,7 @@ class MarkdownCleaner:
 
     def settle(self) -> str | None:
         """Return all words so far, in the middle of a line; None if markup may be open."""
-        if self._open or (self._is_line_start and _MAY_BE_BLOCK.match(self._held)):
+        if self._open or self._may_be_block(len(self._held)):
             return None
         return self._clean_up_to(len(self._held)) if self._held.strip() else ""
 
@@ -116,17 +123,34 @@ class MarkdownCleaner:
 
     def _begin_line(self) -> str:
         """Clean as much of an unfinished line as is certain."""
-        if self._is_line_start and (not self._held.strip() or _MAY_BE_BLOCK.match(self._held)):
-            return self._clean_overlong()
-        cut = self._find_cut()
-        return self._clean_up_to(cut) if cut else self._clean_overlong()
+        is_block = self._is_line_start and _MAY_BE_BLOCK.match(self._held) is not None
+        cut = 0 if is_block else self._find_cut()
+        if cut and not self._may_be_block(cut):
+            return self._clean_up_to(cut)
+        return self._clean_overlong()
+
+    def _may_be_block(self, end: int) -> bool:
+        """Whether the line may be a heading, list item or other block.
+
+        The first `end` characters decide. The sign may follow inline markup: `[^1]# A heading`.
+        """
+        start = self._held[:end]
+        if not self._is_line_start or not start.strip():
+            return False
+        if _MAY_BE_BLOCK.match(start):
+            return True
+        words = remove_inline_markup(start) if _MAY_CHANGE.search(start) else start
+        return not words or _MAY_BE_BLOCK.match(words) is not None
 
     def _find_cut(self) -> int:
-        """The start of the last white space with words before it and no open markup, or 0."""
+        """The last space after a word and with no open markup, or 0.
+
+        Other white space is no cut: beside markup without words it becomes a space.
+        """
         cut = 0
         for place in range(self._num_read, len(self._held)):
             is_start = place == 0 or not self._held[place - 1].isspace()
-            if not self._open and is_start and self._held[place].isspace():
+            if not self._open and is_start and self._held[place] == " ":
                 cut = place
             self._open.read(self._held[place])
         self._num_read = len(self._held)

@@ -1,6 +1,8 @@
-"""Names of HTML elements: a tag with another name is text, such as `<username>`."""
+"""HTML tags. A tag whose element has another name is text, such as `<username>`."""
 
 from __future__ import annotations
+
+import re
 
 INLINE_ELEMENTS = frozenset(
     (
@@ -17,3 +19,14 @@ BLOCK_ELEMENTS = frozenset(
         *("th", "thead", "tr", "ul"),
     )
 )
+
+_VALUE = r"\"[^\"<>\n]*\"|'[^'<>\n]*'|[^\s\"'<>=]+"
+_ATTRIBUTES = rf"(?:\s{{1,3}}[a-z][a-z:-]{{0,40}}=(?:{_VALUE})){{0,20}}"
+# A tag or a comment. `<a and b>` is text: an attribute has a value.
+TAG = re.compile(rf"</?([a-z][a-z0-9]*){_ATTRIBUTES}\s?/?>|<!--[^<>\n]*-->", re.IGNORECASE)
+
+
+def drop_tag(tag: re.Match[str]) -> str:
+    """The replacement of a match of `TAG`."""
+    name = (tag[1] or "a").lower()  # a comment has no name
+    return " " if name in BLOCK_ELEMENTS else "" if name in INLINE_ELEMENTS else tag[0]

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Literal
 
+from vivace.text.html_elements import TAG, drop_tag
 from vivace.text.pauses import PAUSE_MARK
 from vivace.text.spans import GROUP_1, join, split, substitute
 from vivace.text.spelling import MARK_PATTERN
@@ -22,16 +23,21 @@ _STAND_IN = re.compile(_STANDS_FOR_MARK)
 
 
 def remove_markup(text: str, *, item_end: str = "\n\n") -> str:
-    """Remove markdown and URLs.
+    """Remove markdown, HTML tags and URLs.
 
     Headings become paragraphs; `item_end` separates list items and table rows. A link is replaced
     by its text, a bare URL by its host, code by its content. Pause and spelling marks stay.
     Cleaning a cleaned text does not change it, unless character references stood for markup.
     """
-    text = _clean_all(text)
+    text = _repeat(text, _clean_once)
     if "&" in text:
         text = _collapse_space(resolve_references(text))
     return substitute(_ITEM_END, item_end, text)
+
+
+def remove_inline_markup(line: str) -> str:
+    """Remove links, URLs and emphasis, but no sign at the start of the line."""
+    return _repeat(line, _clean_inline).strip()
 
 
 def resolve_references(text: str) -> str:
@@ -52,9 +58,10 @@ def _resolve(run: re.Match[str]) -> str:
     return f"{lead}{words}{trail}" if words else lead and trail
 
 
-def _clean_all(text: str) -> str:
+def _repeat(text: str, clean: Callable[[str], str]) -> str:
+    """Clean until nothing changes."""
     for _ in range(MAX_PASSES):
-        cleaned = _outside_marks(text, _clean_once)
+        cleaned = _outside_marks(text, clean)
         if cleaned == text:
             return text
         text = cleaned
@@ -101,7 +108,7 @@ _HEADING = re.compile(r"#{1,6}[ \t]+")
 _BULLET = re.compile(r"[-*+•][ \t]+(?:\[[ xX]\][ \t]+)?")
 
 # Inside lines.
-_INLINE = re.compile(r"[\[\\*_~`&]|://|www\.", re.IGNORECASE)  # may be one of the following
+_INLINE = re.compile(r"[\[\\*_~`&<]|://|www\.", re.IGNORECASE)  # may be one of the following
 _LINK = re.compile(
     rf"!?\[([^\[\]\n]*)\]"
     rf"(?:\((?:[^()\n{_STANDS_FOR_MARK}]|\([^()\n{_STANDS_FOR_MARK}]*\))*\)"
@@ -132,14 +139,18 @@ def _clean_once(text: str) -> str:
     lines = [join_row(line) if is_row(line.strip()) else line for line in lines]
     text = substitute(LINE_BREAK, "\n", join(lines, "\n"))
     text = join([_clean_line(line) for line in split(text, "\n")], "\n")
+    return _collapse_space(_clean_inline(text))
+
+
+def _clean_inline(text: str) -> str:
     if not _INLINE.search(text):
-        return _collapse_space(text)
+        return text
     text = substitute(_FOOTNOTE, "", text)
     text = substitute(_LINK, GROUP_1, text)
     text = substitute(_URL, _speak_url, text)
+    text = substitute(TAG, drop_tag, text)
     text = substitute(_ESCAPE, GROUP_1, text)
-    text = substitute(_STARS, _drop_emphasis, text)
-    return _collapse_space(text)
+    return substitute(_STARS, _drop_emphasis, text)
 
 
 def _clean_line(line: str) -> str:
@@ -152,14 +163,22 @@ def _clean_line(line: str) -> str:
     if _FENCE.fullmatch(line) or _RULE.fullmatch(line):
         return "\n"
     if is_row(line):
-        is_rule = _TABLE_RULE.fullmatch(line) is not None
-        cells = [] if is_rule else [cell.strip() for cell in split(line.strip("|"), "|")]
+        cells = [] if _TABLE_RULE.fullmatch(line) else [cell.strip() for cell in _cells(line)]
         return _as_item(join([cell for cell in cells if cell], ", "))
     if heading := _HEADING.match(line):
         return "\n" + line[heading.end() :].rstrip("# \t") + "\n"
     if bullet := _BULLET.match(line):
         return _as_item(line[bullet.end() :])
     return line
+
+
+def _cells(row: str) -> list[str]:
+    """The cells of a row; `\\|` ends no cell."""
+    cells: list[str] = []
+    for part in split(row[1:-1], "|"):
+        is_same = cells and cells[-1].endswith("\\")
+        cells.append(join([cells.pop(), part], "|") if is_same else part)
+    return cells
 
 
 def _as_item(line: str) -> str:

@@ -72,7 +72,8 @@ def read_abbreviation(reader: TokenReader, token: Token) -> Reading | None:
             or is_numeral(following.core)
         )
         words = NUMBERED[lower].capitalize() if begins_sentence(reader) else NUMBERED[lower]
-        if is_before and following is not None and following.lead == "(":
+        is_bracketed = is_before and following is not None and following.lead == "("
+        if is_bracketed and following is not None and following.core.isdecimal():
             return Reading(f"{words} {read_digits(following.core)}", 2)  # "Eq. (2)"
         return Reading(words, trail=token.trail[1:]) if is_before else None
     if core in _BEFORE_YEARS and (following := reader.token(1)) is not None:

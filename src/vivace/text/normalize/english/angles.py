@@ -87,7 +87,8 @@ def _read_length(reader: TokenReader, found: re.Match[str]) -> Reading | None:
     """`6" wide`; a quotation mark is an inch only where no quotation is open."""
     token = reader.token()
     is_quoted = reader.is_quoted or (token is not None and re.search('["“”]', token.lead))
-    if found["sign"] in '"”' and is_quoted:
+    is_quotient = "/" in found["number"] and say_fraction(found["number"]) is None  # "24/38"
+    if is_quotient or (found["sign"] in '"”' and is_quoted):
         return None
     names = ("foot", "feet") if found["sign"] == "′" else ("inch", "inches")
     words = _count(found["number"], *names, is_single=is_adjective(reader))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from vivace.text.html_elements import BLOCK_ELEMENTS, INLINE_ELEMENTS
+from vivace.text.html_elements import TAG, drop_tag
 from vivace.text.normalize.english.capitals import read_word
 from vivace.text.normalize.english.numbers import read_digits, spell_digits
 from vivace.text.normalize.english.tables import word_map, word_set
@@ -52,7 +52,6 @@ _LEFTOVERS = {sign: _WORDS[sign] for sign in "&+=%@±×÷≤≥≈≠→°©§�
 _GAPS = re.compile(r" +( |[.,;:!?](?!\w))")
 _SOFT = re.compile("[\u00ad\u200b-\u200f\u2060-\u2064\ufeff\ufe00-\ufe0f]")
 _OR_WORDS = word_set("or_words")
-_TAG = re.compile(r"</?([a-z][a-z0-9]*)/?>", re.IGNORECASE)
 _BEFORE_STOP = re.compile(r"\s+(?=[.,;:!?])")
 _NOTE_MARK = re.compile(r"\[\^\w{1,40}\]:?")  # of Markdown
 _TYPE = re.compile(r"([\w:.]+)<(\w+)>(.*)")  # "List<T>"
@@ -157,18 +156,13 @@ def _is_number(digit: str, token: Token) -> bool:
     return digit.isdigit() or (len(token.core) == 1 and digit.isalpha() and digit not in "aAI")
 
 
-def _drop_tag(tag: re.Match[str]) -> str:
-    name = tag[1].lower()
-    return " " if name in BLOCK_ELEMENTS else "" if name in INLINE_ELEMENTS else tag[0]
-
-
 def read_tag(reader: TokenReader, token: Token) -> Reading | None:
     """Remove HTML tags and the marks of footnotes from a word."""
     if "[^" in token.text and (text := _NOTE_MARK.sub("", token.text)) != token.text:
         return Reading(reader.read_alone(text), lead="", trail="")
     if "<" not in token.text:
         return None
-    if (text := _TAG.sub(_drop_tag, token.text)) != token.text:
+    if (text := TAG.sub(drop_tag, token.text)) != token.text:
         text = _BEFORE_STOP.sub("", text)
         return Reading(reader.read_alone(text), lead="", trail="")
     found = _TYPE.fullmatch(token.text)

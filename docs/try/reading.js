@@ -281,7 +281,8 @@ export class Reader {
 		if ((tables.before_codes.has(earlier) && digits.length >= 3) || (["call", "dial"].includes(earlier) && digits.length === 3)) return spellDigits(digits);
 		if (digits.length === 5 && /^[A-Z]{2}$/.test(before?.core ?? "")) return spellDigits(digits); // a ZIP code after a state
 		if (this.isHouse(at, token)) return inPairs(digits);
-		if ([3, 4].includes(digits.length) && tables.before_pairs.has(earlier)) return inPairs(digits);
+		const isFlight = /^[A-Z]{2}$/.test(before?.core ?? "") && tables.before_pairs.has(at.earlier?.core.toLowerCase()); // "Flight UA 1549"
+		if ([3, 4].includes(digits.length) && (tables.before_pairs.has(earlier) || (isFlight && digits.length === 4))) return inPairs(digits);
 		if (digits.length >= 7 && !digits.endsWith("000")) return spellDigits(digits);
 		const number = Number(digits);
 		if (digits.length !== 4 || number < 1100 || number > 2099) return readDigits(digits);

@@ -44,7 +44,11 @@ export function readAbbreviation(at, token, tables) {
 	if (initials && !(lower in tables.abbreviations)) return { words: spellInitials(initials), trail: stopAfter(at, trail, 0, true, tables) };
 	if (core in tables.titles || core in tables.places) return readNamePart(at, token, tables);
 	if (lower in tables.numbered) {
-		const words = tables.numbered[lower];
+		const words = tables.numbered[lower], bracketed = /^\((\d+)\)(?:[-–]\((\d+)\))?([.,;:!?]*)$/.exec(at.token(1)?.text ?? ""); // "Eqs. (5)–(7)"
+		if (bracketed) {
+			const numbers = bracketed.slice(1, 3).filter(Boolean).map(readDigits).join(" to ");
+			return { words: `${begins(at) ? capitalise(words) : words} ${numbers}`, count: 2, trail: bracketed[3] };
+		}
 		return /^(?:[\d#]|\(\d)/.test(at.token(1)?.text ?? "") ? { words: begins(at) ? capitalise(words) : words, trail: trail.slice(1) } : null;
 	}
 	if (lower in tables.abbreviations) {
@@ -168,7 +172,7 @@ function readCode(digits) {
 
 function readLetters(part, numParts, tables) {
 	if (part.length === 1) return numParts > 1 ? part.toUpperCase() : part;
-	if (part === part.toUpperCase()) return readWord(part, false, tables);
+	if (part === part.toUpperCase()) return part.length === 2 ? spellLetters(part) : readWord(part, false, tables);
 	const known = tables.brands[part.toLowerCase()];
 	return known ?? (/[aeiouy]/i.test(part) && part.length > 2 ? part : spellLetters(part));
 }

@@ -12,7 +12,7 @@ from vivace.text.normalize import normalize_text
 FUNCTIONS = {
     "f(x)": "f of x",
     "The graph of f(x).": "The graph of f of x.",
-    "f(x) = x^2 + 3x": "f of x equals x to the power of two plus three x",
+    "f(x) = x^2 + 3x": "f of x equals x squared plus three x",
     "f(x)=x²+1": "f of x equals x squared plus one",
     "f(x, y) = x + y": "f of x, y equals x plus y",
     "(see g(t))": "see g of t",

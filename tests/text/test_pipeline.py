@@ -162,10 +162,10 @@ HOSTILE = {
 }
 
 
-def count_calls(text: str, num_pieces: int, *, clean: bool) -> int:
+def count_calls(text: str, num_pieces: int, *, clean: bool, plain_breaks: bool = False) -> int:
     """The number of Python calls and returns while a text is read."""
     size = -(-len(text) // num_pieces)
-    script = TextPipeline(ScriptOptions(max_chars=120, clean=clean))
+    script = TextPipeline(ScriptOptions(max_chars=120, clean=clean, plain_breaks=plain_breaks))
     calls = 0
 
     def count(frame: object, event: str, argument: object) -> None:
@@ -188,6 +188,15 @@ def count_calls(text: str, num_pieces: int, *, clean: bool) -> int:
 def test_work_on_one_large_piece_grows_linearly(unit: str, clean: bool) -> None:
     small, large = ((unit * SIZE)[:size] for size in (SIZE // 4, SIZE))
     assert count_calls(large, 1, clean=clean) < 6 * count_calls(small, 1, clean=clean) + 500
+
+
+@pytest.mark.parametrize("unit", ["- ", "|\n", "1. ", "> "])
+def test_work_on_list_marks_in_pieces_grows_linearly(unit: str) -> None:
+    small, large = (
+        count_calls(unit * (size // 2), size // 8, clean=False, plain_breaks=True)
+        for size in (1_000, 4_000)
+    )
+    assert large < 6 * small + 500
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ RULES = {
     "i.e. and e.g.": "Fruit, e.g. Apples, i.e. Malus. |Good.",
     "German": "Hr. Müller kam z.B. Dienstag, d. h. Morgen, ca. Mittag. |Gut.",
     "German with spaces": "Das ist z. B. Obst. |Es ist i. d. R. Rot.",
+    "more German ordinals": "Am 2. Spieltag verlor der 1. FC Köln. |Er war im 3. Semester.",
     "a German ordinal": "Am 3. Mai im 19. Jahrhundert begann es. |Es endete 1990. |Dann kam Ruhe.",
     "a number at the end": "Wir sind 12. |Dann kam einer.",
     "German quotes": "„Wie geht’s?“, fragte er. |„Gut.“ |»Ja!« |»Nein!«, rief sie.",

@@ -24,6 +24,7 @@ BlockEnd = Literal["item", "paragraph"]
 WRAP, CELL, ITEM, PARAGRAPH = " ", "\t", "\n\n", "\n\n\n"
 MIN_WRAPPED_CHARS = 40  # shorter lines were not wrapped at a right margin
 MAX_SPACES = 32  # this much white space separates like a line break and ends a sentence
+_MAX_GAP = 256  # characters of list marks and rules between two words; more are words
 _MAX_TOKEN = 100  # characters of the next word that a decision waits for
 
 _LINE_ENDS = "\n\r\v\f\x1c-\x1e\x85\u2028\u2029"  # as in `str.splitlines`
@@ -204,6 +205,8 @@ def _read_gap(text: str, start: int, *, is_start: bool, is_final: bool) -> _Gap 
         if gap.token == "|":
             gap.has_cell = True
         elif not gap.token or not at_line_start or not _is_mark(gap.token):
+            return gap
+        if gap.end - start >= _MAX_GAP:
             return gap
         at_line_start = gap.skip(text, gap.token, at_line_start=at_line_start)
 

@@ -22,7 +22,9 @@ _NEVER_LAST = word_set("never_last")
 # Abbreviations before a year: `c. 1450`.
 _BEFORE_YEARS = word_map("before_year")
 _GLUED_YEAR = re.compile(r"(c|b|d|r)\.([12]\d{3})")  # "c.1890"
-_YEAR = re.compile(r"\d{3,4}(?:$|[-–])")
+_GLUED_NUMBER = re.compile(r"([A-Za-z]{1,4})\.(\d{1,4}(?:[-–]\d{1,4})?)")  # "No.1", "pp.5-7"
+_SHOTS = {"INT": "Interior", "EXT": "Exterior"}  # of a screenplay: "INT. KITCHEN - DAY"
+_YEAR = re.compile(r"[1-9]\d{2,3}(?:$|[-–])")
 _PLAIN = word_map("plain_abbreviations")
 _DOTLESS = word_map("without_stop")
 _STREETS = frozenset(("St", "Ave", "Blvd", "Rd", "Hwy", "Pkwy"))
@@ -30,6 +32,7 @@ WITHOUT_STOP = frozenset(
     (*_PLAIN, *_DOTLESS, *_STREETS, "Apt", "apt", "Dr", "Prof")
 )  # read also without a full stop
 _INITIALS = re.compile(r"((?:[A-Z][a-z]?\.|[a-z]\.)+)([A-Za-z]{1,2})((?:\.?['’]s)?)")
+_BRACKETED = re.compile(r"\((\d+)\)(?:[-–]\((\d+)\))?([.,;:!?]*)")
 _OWNER = re.compile(r"([A-Z][a-z]+)\.(['’]s)")  # "Jr.'s"
 _HYPHENED = re.compile(  # "U.S.-based", "non-U.S.", "D-N.Y."
     r"(?:[A-Za-z]+-)*(?:[A-Z][a-z]?\.|[a-z]\.)+[A-Za-z]{0,2}(?:-[A-Z]?[a-z]+)*"
@@ -47,6 +50,9 @@ def read_abbreviation(reader: TokenReader, token: Token) -> Reading | None:
     core = token.core
     if core in _PLAIN:
         return Reading(_PLAIN[core])
+    if (glued := _GLUED_NUMBER.fullmatch(core)) and glued[1].lower() in NUMBERED:
+        words = _case(NUMBERED[glued[1].lower()], "" if reader.before else "A")
+        return Reading(f"{words} {reader.read_alone(glued[2])}")
     if found := _GLUED_YEAR.fullmatch(core):
         return Reading(f"{_BEFORE_YEARS[found[1]]} {year(int(found[2]))}")
     if (owner := _OWNER.fullmatch(core)) and owner[1] in _PLACES:
@@ -72,15 +78,17 @@ def read_abbreviation(reader: TokenReader, token: Token) -> Reading | None:
             or is_numeral(following.core)
         )
         words = NUMBERED[lower].capitalize() if begins_sentence(reader) else NUMBERED[lower]
-        is_bracketed = is_before and following is not None and following.lead == "("
-        if is_bracketed and following is not None and following.core.isdecimal():
-            return Reading(f"{words} {read_digits(following.core)}", 2)  # "Eq. (2)"
+        if is_before and following and (found := _BRACKETED.fullmatch(following.text)):
+            numbers = " to ".join(map(read_digits, filter(None, found.groups()[:2])))
+            return Reading(f"{words} {numbers}", 2, found[3])  # "Eq. (2)", "Eqs. (5)–(7)"
         return Reading(words, trail=token.trail[1:]) if is_before else None
     if core in _BEFORE_YEARS and (following := reader.token(1)) is not None:
         is_year = token.trail == "." and _YEAR.match(following.core) is not None
         return Reading(_BEFORE_YEARS[core], trail="") if is_year else None
-    if core == "EST" and not _is_before_year(reader):  # a time zone
-        return None
+    if lower == "est":
+        return _read_est(reader, token)
+    if core in _SHOTS:
+        return Reading(_SHOTS[core], trail=token.trail[1:]) if reader.before is None else None
     if lower in _WORDS:
         words = _case(_WORDS[lower], core)
         if lower in _NEVER_LAST:
@@ -91,9 +99,15 @@ def read_abbreviation(reader: TokenReader, token: Token) -> Reading | None:
     return None
 
 
-def _is_before_year(reader: TokenReader) -> bool:
+def _read_est(reader: TokenReader, token: Token) -> Reading | None:
+    """`Est. 1998`, `est. 5 hours`, `beat est. of $1`; `EST.` alone is a time zone."""
     following = reader.token(1)
-    return following is not None and _YEAR.match(following.core) is not None
+    if following is not None and _YEAR.match(following.core):
+        return Reading(_case("established", token.core), trail=token.trail[1:])
+    if token.core == "EST":
+        return None
+    words = "estimate" if following is None or following.core == "of" else "estimated"
+    return Reading(_case(words, token.core), trail=stop_after(reader, token.trail, 0))
 
 
 def _read_dotless(reader: TokenReader, token: Token) -> Reading | None:

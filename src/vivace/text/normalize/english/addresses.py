@@ -14,6 +14,7 @@ _HOUSE = re.compile(r"[1-9]\d{2,3}")
 _ANY_HOUSE = re.compile(r"[1-9]\d{0,4}")
 _ZIP = re.compile(r"(\d{5})-(\d{4})")
 _STATE = re.compile("[A-Z]{2}")
+_NUMBERED_STREET = re.compile(r"\d{1,3}(?:st|nd|rd|th)")  # "W 57th St."
 _SIDES = {"N": "North", "S": "South", "E": "East", "W": "West"}
 _DIRECTIONS = frozenset((*_SIDES, "NE", "NW", "SE", "SW"))
 _MAX_NAME = 4  # words of a street's name with its last word
@@ -26,8 +27,13 @@ def read_address(reader: TokenReader, token: Token) -> Reading | None:
         return Reading(in_pairs(token.core))
     if _ANY_HOUSE.fullmatch(token.core) and token.is_open and _is_before_side(reader):
         return Reading(f"{cardinal(int(token.core))} {_SIDES[core_after(reader, 1)]}", 2, trail="")
-    if token.core in _SIDES and token.trail in ("", ".") and _is_after_house(reader):
-        return Reading(_SIDES[token.core], trail="") if is_capitalised(reader.token(1)) else None
+    is_side = token.core in _SIDES and token.trail in ("", ".")
+    if is_side and _is_after_house(reader) and is_capitalised(reader.token(1)):
+        return Reading(_SIDES[token.core], trail="")
+    if token.core in _SIDES and _NUMBERED_STREET.fullmatch(core_after(reader, 1)):
+        street = reader.token(2)
+        is_street = street is not None and street.core in _STREETS
+        return Reading(_SIDES[token.core]) if is_street else None
     return None
 
 

@@ -22,15 +22,16 @@ _NEXT = re.compile(r"\d|[NSEW](?![A-Za-z])")
 _FEET = re.compile(rf"(\d{{1,3}})['’′]{_STOPS}")
 _INCHES = re.compile(rf"(\d{{1,2}}){_INCH}{_STOPS}")
 _LENGTH = re.compile(
-    rf"(?P<number>{NUMBER}|\d{{1,2}}/\d{{1,2}}|\d{{0,3}}[½¼¾⅛⅜⅝⅞])(?P<sign>[\"”′″]){_STOPS}"
+    rf"(?P<number>(?:{NUMBER})(?:[-–](?:{NUMBER}))?|\d{{1,2}}/\d{{1,2}}|\d{{0,3}}[½¼¾⅛⅜⅝⅞])(?P<sign>[\"”′″]){_STOPS}"
 )
 
 
 def read_angle(reader: TokenReader, token: Token) -> Reading | None:
     text = token.core + token.trail
+    is_quoted = token.lead.endswith(("'", "’", "‘"))  # "'12'"
     if "°" in token.core:
         return _read_degrees(reader, text)
-    if found := _FEET.fullmatch(text):
+    if (found := _FEET.fullmatch(text)) and not is_quoted:
         return _read_feet(reader, found)
     if found := _LENGTH.fullmatch(text):
         return _read_length(reader, found)
@@ -99,4 +100,5 @@ def _count(number: str, one: str, several: str, *, is_single: bool = False) -> s
     if (part := say_fraction(number)) is not None:
         is_single = is_single or number[:1] not in "123456789" or "/" in number
         return f"{part} {one if is_single else several}"
-    return f"{decimal(number)} {one if is_single or is_one(number) else several}"
+    words = " to ".join(map(decimal, re.split("[-–]", number)))  # "3-5"
+    return f"{words} {one if is_single or is_one(number) else several}"

@@ -164,7 +164,8 @@ def _is_reign(reader: TokenReader, token: Token) -> bool:
     """Whether `I` follows a name as a number: `Queen Elizabeth I`, `George I of Greece`."""
     title = reader.earlier.core if reader.earlier is not None else ""
     is_titled = title in ("King", "Queen", "Pope", "Emperor", "Tsar", "Prince")
-    return token.core == "I" and (is_titled or core_after(reader, 1) == "of")
+    is_last = token.trail.startswith((",", ")"))  # "Charles I, and Henry V"
+    return token.core == "I" and (is_titled or is_last or core_after(reader, 1) == "of")
 
 
 def _is_heading(reader: TokenReader, token: Token) -> bool:

@@ -19,7 +19,7 @@ from vivace.text.normalize.english.numbers import (
 )
 from vivace.text.normalize.english.signs import INSIDE
 from vivace.text.normalize.english.tables import word_map
-from vivace.text.normalize.english.unit_names import unit_words
+from vivace.text.normalize.english.unit_names import unit_trail, unit_words
 from vivace.text.normalize.rules import Reading, Token, TokenReader
 
 _MIXED = re.compile(r"((?=.*\d)(?=.*[A-Za-z])[A-Za-z0-9]+(?:-[A-Za-z0-9]+)*?)((?:['’]s)?)")
@@ -35,13 +35,19 @@ _ION = re.compile(
     r"(Na|Li|Ca|Mg|Cl|OH|Fe|Cu|Zn|NH4|NO3|SO4|HCO3|[A-Z][a-z]?)(?:([23]?)([+-])|([²³]?)([⁺⁻]))"
 )
 _LOWERED = str.maketrans("²³", "23")
-_SALTS = re.compile(r"[SN]O(?=[2-4])")  # H2SO4, NO2: not the words "so" and "no"
+_SERIES = re.compile(r"([A-Z]{1,3})(\d{1,4})[-–—]\1(\d{1,4})")  # "Q1–Q3"
+_ATOMS = re.compile(  # "HCl", not "HI"
+    r"(?=.*[a-z])(?:Na|K|H|Li|Ca|Mg|Zn|Cu|Fe|Ag|Al|Pb)(?:Cl|Br|F|I|OH|O|S)"
+)
+_LINKS = frozenset(("in", "of", "to", "on", "at", "by", "or"))  # of "one-in-10"
+_INNER_CAPITAL = re.compile("[a-z][A-Z]")
+_MAX_SPELLED = 5  # letters of a name such as "SpO" of "SpO2"
 _QUARTER = re.compile(r"([QH][1-4])['’](\d\d)")
 _GRADE = re.compile("[A-F][-−]")
 _KNOWN = word_map("brands")
 _LANGUAGES = word_map("languages")
 _HYPHENED = re.compile(
-    rf"({NUMBER})-([A-Z]?[a-z]{{2,}}|[A-Z]?Hz|[KMGT]B|[gmVW])((?:-(?:[A-Za-z]{{2,}}|a))*)"
+    rf"({NUMBER})-([A-Z]?[a-z]{{2,}}|y\.o|[A-Z]?Hz|[KMGT]B|[gmVW])((?:-(?:[A-Za-z]{{2,}}|a))*)"
 )
 _CHORD = re.compile(r"([A-G])[#♯](m|maj|min|dim|sus|add|)(\d{0,2})")  # "F#m7"
 _TEAM = re.compile(r"(\d{2})ers")  # "49ers"
@@ -89,6 +95,11 @@ def read_code(reader: TokenReader, token: Token) -> Reading | None:
         return Reading(f"{core[0]} minus")
     if (found := _ION.fullmatch(core)) and (len(found[1]) > 1 or found[5]):
         return Reading(_read_ion(found))
+    if _ATOMS.fullmatch(core):
+        return Reading(spell_letters(core))
+    if found := _SERIES.fullmatch(core):
+        first, last = (read_mixed(found[1] + found[end]) for end in (2, 3))
+        return Reading(f"{first} to {last}")
     if found := _FEET.fullmatch(core):
         words = f"{cardinal(int(found[1]))} foot {cardinal(int(found[2]))}"
         return Reading(words, trail=token.trail.removeprefix('"').removeprefix("”"))
@@ -105,8 +116,7 @@ def read_code(reader: TokenReader, token: Token) -> Reading | None:
         sign = "plus" if found[2] == "+" else "minus"
         return Reading(f"{spell_letters(found[1])} {sign} {reader.read_alone(found[3])}")
     if found := _HYPHENED.fullmatch(core):  # 10-year-old, 5-km
-        name = "point" if found[2] == "pt" else unit_words(found[2], "1")
-        return Reading(f"{_read_part(found[1])}{f' {name}' if name else f'-{found[2]}'}{found[3]}")
+        return _read_hyphened(reader, token, found)
     if "-" in core and _APART.fullmatch(core):
         return read_compound(reader, token)
     if found := _MIXED.fullmatch(core):
@@ -119,6 +129,18 @@ def read_code(reader: TokenReader, token: Token) -> Reading | None:
         words = _KNOWN.get(plain.lower()) or " ".join(map(_read_case, split_case(plain)))
         return Reading(words + found[1])
     return None
+
+
+def _read_hyphened(reader: TokenReader, token: Token, found: re.Match[str]) -> Reading:
+    """`10-year-old`, `5-km`, `a 13-in. pan`, `(14-oz.) can`."""
+    is_dotted = token.trail.startswith(".")
+    name = {"pt": "point", "in": "inch" if is_dotted else None}.get(
+        found[2], unit_words(found[2], "1")
+    )
+    words = f"{_read_part(found[1])}{f' {name}' if name else f'-{found[2]}'}{found[3]}"
+    is_bracketed = name is not None and token.trail.startswith(".)")
+    trail = token.trail[1:] if is_bracketed else unit_trail(reader, found[2], 0) if name else None
+    return Reading(words, trail=trail)
 
 
 def _read_ion(found: re.Match[str]) -> str:
@@ -135,7 +157,7 @@ def _read_case(part: str) -> str:
 
 def read_mixed(text: str) -> str:
     """Read runs of letters and runs of digits one after the other."""
-    parts = _RUNS.findall(_SALTS.sub(lambda found: " ".join(found[0]), text))
+    parts = _RUNS.findall(text)
     return " ".join(
         _digits(part) if part.isdecimal() else _letters(part, len(parts)) for part in parts
     )
@@ -145,9 +167,13 @@ def _letters(part: str, num_parts: int) -> str:
     if len(part) == 1:
         return part.upper() if num_parts > 1 else part
     if part.isupper():
-        return read_word(part, is_loud=False)
+        return spell_letters(part) if len(part) == 2 else read_word(part, is_loud=False)
     if part.lower() in _KNOWN:
         return _KNOWN[part.lower()]
+    if part in _LINKS:
+        return part
+    if len(part) <= _MAX_SPELLED and _INNER_CAPITAL.search(part):
+        return spell_letters(part)
     return part if re.search("[aeiouy]", part.lower()) and len(part) > 2 else spell_letters(part)
 
 

@@ -24,7 +24,7 @@ _DAY = re.compile(r"(\d{1,2})(?:st|nd|rd|th)?", re.IGNORECASE)
 _YEAR = re.compile(r"[12]\d{3}")
 _DAY_NAMES = re.compile(rf"({'|'.join(_DAYS)})\.?[-–—]({'|'.join(_DAYS)})")
 _TO_DATE = re.compile(r"(\d{1,2}(?:st|nd|rd|th)?|[12]\d{3})[-–—/]([A-Z][a-z]{2,8})")
-_BOUNDS = re.compile(r"(\d{1,2})[-–](\d{1,2})")
+_BOUNDS = re.compile(r"(\d{1,2})(?:st|nd|rd|th)?[-–](\d{1,2})(?:st|nd|rd|th)?")
 
 
 def read_date(reader: TokenReader, token: Token) -> Reading | None:

@@ -23,10 +23,10 @@ _CALL = re.compile(
 _PART = re.compile(
     rf"(?P<call>{re.sub(r'[(][?]P<[a-z]+>', '(?:', _CALL.pattern)})|(?P<number>{NUMBER})"
     rf"|(?P<word>[A-Za-z]+|[{_GREEK}])(?P<index>_?[0-9₀-₉]{{1,3}})?|(?P<power>\^[-−]?\w{{1,3}})"
-    r"|(?P<raised>[²³])|(?P<sign>[-+−–*·⋅×/÷=<>≤≥≠≈±|∞√∂])|(?P<plain>[(){}\[\],;\s])"
+    r"|(?P<raised>[²³])|(?P<sign>[-+−–*·⋅×/÷=<>≤≥≠≈±|∞√∂∩∪∈∉⊂⊆∧∨¬→])|(?P<plain>[(){}\[\],;\s])"
 )
 _WORDS = {
-    **{sign: _SIGNS[sign] for sign in "+*⋅×÷=<>≤≥≠≈±∞√∂"},
+    **{sign: _SIGNS[sign] for sign in "+*⋅×÷=<>≤≥≠≈±∞√∂∩∪∈∉⊂⊆∧∨¬→"},
     **dict.fromkeys("-−–", "minus"),
     "/": "over",
     "|": "given",

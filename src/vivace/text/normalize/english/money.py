@@ -50,12 +50,14 @@ _SCALE_LETTERS = word_map("scale_letters")
 _SUM = re.compile(
     rf"(?P<minus>[-−])?(?P<of>{_OF})?(?P<sign>[{_SIGN}])(?P<number>{_N})"
     rf"(?P<scale>[kKmMbBtT]|[mbt]n)?(?:[-–—](?P<sign2>[{_SIGN}])?(?P<number2>{_N})"
-    rf"(?P<scale2>[kKmMbBtT]|[mbt]n)?)?(?:/(?P<per>[A-Za-z]+)|(?P<tail>(?:-[a-z]+)+))?(?P<plus>\+)?"
+    rf"(?P<scale2>[kKmMbBtT]|[mbt]n)?)?(?:/(?P<per>[A-Za-z]+|\d{{1,4}}[kKMB]?)|(?P<tail>(?:-[a-z]+)+))?(?P<plus>\+)?"
 )
 _SCALE_SPAN = re.compile(
     rf"({'|'.join(SCALES)})[-–—]([{_SIGN}]?(?:{_N}))"
 )  # "$1 million–$2 million"
-_AFTER = re.compile(rf"(?P<number>{_N})(?P<scale>[kKmM]|[mbt]n)?(?P<sign>[{_SIGN}])")
+_AFTER = re.compile(
+    rf"(?:(?P<low>{_N})[-–])?(?P<number>{_N})(?P<scale>[kKmM]|[mbt]n)?(?P<sign>[{_SIGN}])"
+)
 _CENTS = re.compile(rf"({_N})¢(?:/([A-Za-z]+))?")
 _LONE = re.compile(rf"(?:{_OF})?[{_SIGN}]")  # "R$ 50"
 _PLAIN = re.compile(_N)
@@ -67,7 +69,8 @@ def read_money(reader: TokenReader, token: Token) -> Reading | None:
         return _read_sum(reader, found)
     if found := _AFTER.fullmatch(token.core):
         scale = _SCALE_LETTERS.get(found["scale"] or "", "")
-        return Reading(_amount(found["number"], found["sign"], scale))
+        low = f"{decimal(_with_point(found['low']))} to " if found["low"] else ""
+        return Reading(low + _amount(found["number"], found["sign"], scale, is_many=bool(low)))
     if found := _CENTS.fullmatch(token.core):
         per = f" per {per_words(found[2])}" if found[2] else ""
         return Reading(f"{decimal(found[1])} cent{'' if is_one(found[1]) else 's'}{per}")
@@ -117,10 +120,18 @@ def _read_sum(reader: TokenReader, found: re.Match[str], num_tokens: int = 1) ->
     if found["minus"]:
         words = f"minus {words}"
     if found["per"]:
-        words += f" per {per_words(found['per'])}"
+        words += f" per {_per(found['per'])}"
     words = " ".join(filter(None, [words, tail, "plus" if found["plus"] else ""]))
     trail = unit_trail(reader, found["per"], num_tokens - 1) if found["per"] else None
     return Reading(words, num_tokens, trail)
+
+
+def _per(text: str) -> str:
+    """What a sum is paid for: `$5/hr`, `$2/1M tokens`."""
+    number = text.rstrip("kKMB")
+    if not number.isdecimal():
+        return per_words(text)
+    return f"{decimal(number)} {_SCALE_LETTERS.get(text[len(number) :], '')}".strip()
 
 
 def _with_point(number: str) -> str:

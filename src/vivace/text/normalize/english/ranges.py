@@ -22,6 +22,7 @@ from vivace.text.normalize.rules import Reading, Token, TokenReader, core_after,
 
 _FRACTION = re.compile(r"(\d{1,4})[/⁄](\d{1,4})(?:rds?|ths?)?")
 _SIGNS = "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"
+_LONE_SIGNS = frozenset(_SIGNS)
 _WITH_SIGN = re.compile(rf"(\d*)([{_SIGNS}])")
 _PART = rf"\d{{1,2}}-\d{{1,2}}/\d{{1,2}}|\d{{1,3}}/\d{{1,3}}|\d*[{_SIGNS}]"  # 1-1/2, 3/4, 2½
 _PART_AND_END = re.compile(rf"({_PART})(%|[A-Za-z°]{{1,5}}|(?:-[A-Za-z]+)+)")
@@ -30,6 +31,9 @@ _PARTS_RANGE = re.compile(  # 1-1½, 1½–2, 1/2-3/4 cup
 )
 _JOINED_PART = re.compile(r"(\d{1,2})-(\d{1,2}/\d{1,2})")
 _PARTS = {2: "half", 4: "quarter"}
+_BEFORE_COUNTS = word_set("before_counts")  # "step 1/5"
+_BEFORE_PAIRS = word_set("before_pairs")
+_AFTER_SEASONS = word_set("after_seasons")
 _MAX_SHARE = 150  # of `24/38`; `401/403` are two codes
 _DENOMINATORS = frozenset((2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 20, 32, 64, 100, 1000))
 _SPECIAL = word_map("fractions")
@@ -42,8 +46,12 @@ _VERSES = re.compile(r"(\d{1,3}):(\d{1,3})[-–](\d{1,3})")
 _SEASON = re.compile(r"((?:19|20)\d\d)/(\d\d)")
 _SCORE = re.compile(r"(\d{1,3}\.\d{1,2})/(\d{1,3}(?:\.\d{1,2})?)")
 _PAIR = re.compile(rf"({NUMBER})([A-Za-z°]{{1,4}})/({NUMBER})([A-Za-z°]{{1,4}})")
-_RATIO = re.compile(rf"({NUMBER}):({NUMBER})")
+_RATIO = re.compile(rf"({NUMBER}):({NUMBER})(?::({NUMBER}))?")
+_EDITION = re.compile(r"(\d{3,5}):((?:19|20)\d\d)")  # "ISO 9001:2015"
+_LIMITED = re.compile(r"([<>≤≥~≈±])(.+)")
+_LIMITS = word_map("number_signs")
 _SIZE = re.compile(rf"({NUMBER})[x×]({NUMBER})(?:[x×]({NUMBER}))?(-?[A-Za-z]{{0,4}})")
+_MASS = re.compile(rf"(?:{NUMBER})(?:g|kg|mg|ml|mL|l|L|oz|lb)")
 _TIE = re.compile(r"(\d)[-–](\d)\((\d{1,2})\)([.,;:!?]*)")  # 7-6(5)
 _ORDINALS = re.compile(r"(\d{1,3})(?:st|nd|rd|th)[-–—](\d{1,3})(?:st|nd|rd|th)")
 
@@ -53,13 +61,14 @@ def read_fraction(reader: TokenReader, token: Token) -> Reading | None:
     if token.core in _SPECIAL:
         return Reading(_SPECIAL[token.core])
     if found := _WITH_SIGN.fullmatch(token.core):
-        part = Fraction(unicodedata.numeric(found[2])).limit_denominator(8)
-        return _with_unit(reader, (part.numerator, part.denominator), found[1])
+        return _with_unit(reader, _sign_parts(found[2]) or (0, 1), found[1])
     if (ended := _read_part_of(reader, token.core)) is not None:
         return ended
+    if (found := _LIMITED.fullmatch(token.core)) and (words := say_fraction(found[2])):  # "<1/10"
+        return Reading(f"{_LIMITS[found[1]]} {words}")
     if token.core.isdecimal() and len(token.core) <= 3:
         following = core_after(reader, 1)
-        if (parts := _split(following)) is not None:
+        if (parts := _sign_parts(following) or _split(following)) is not None:
             return _with_unit(reader, parts, token.core, num_tokens=2)
     if (words := _read_out_of(reader, token)) is not None:
         return Reading(words)
@@ -100,14 +109,30 @@ def _read_out_of(reader: TokenReader, token: Token) -> str | None:
         return f"{cardinal(above)} {cardinal(below)}"
     is_whole = above == below and below in (3, 4, 5, 10, 100)
     is_mark = 1 < above <= below and below in (10, 100) and following not in _AFTER_PARTS
+    if above <= below and word_before(reader) in _BEFORE_COUNTS:
+        return f"{cardinal(above)} of {cardinal(below)}"
+    if _is_pair(reader, above, below, following):
+        return f"{cardinal(above)} {cardinal(below)}"
     is_share = above <= below <= _MAX_SHARE and below not in _DENOMINATORS
     is_share = is_share and (above > 12 or below > 31)  # no date
+    is_share = is_share and not (following and unit_words(following, "")) and not _is_name(reader)
     if is_whole or is_mark or is_share or (above <= below and following in _MARKS):
         return f"{cardinal(above)} out of {cardinal(below)}"
     is_pressure = 60 <= above <= 260 and 30 <= below <= 160
     if is_pressure and (following == "mmHg" or word_before(reader) in ("bp", "pressure")):
         return f"{cardinal(above)} over {cardinal(below)}"
     return None
+
+
+def _is_pair(reader: TokenReader, above: int, below: int, following: str) -> bool:
+    """Whether two numbers are said one after the other: `a 60/40 split`, `the 23/24 season`."""
+    is_split = above + below == 100 and below not in (0, 97, 98, 99)
+    is_season = above + 1 == below and above > 9 and following in _AFTER_SEASONS
+    return is_split or is_season or (above == 20 and following == "vision")
+
+
+def _is_name(reader: TokenReader) -> bool:
+    return word_before(reader) in _BEFORE_PAIRS
 
 
 def _with_unit(
@@ -125,6 +150,13 @@ def _add_unit(reader: TokenReader, words: str, number: str, num_tokens: int) -> 
     return Reading(f"{words} {name}", num_tokens + 1, unit_trail(reader, unit, num_tokens))
 
 
+def _sign_parts(sign: str) -> tuple[int, int] | None:
+    """The parts of `½`; None for other text."""
+    if sign not in _LONE_SIGNS:
+        return None
+    return Fraction(unicodedata.numeric(sign)).limit_denominator(8).as_integer_ratio()
+
+
 def _split(text: str) -> tuple[int, int] | None:
     found = _FRACTION.fullmatch(text)
     if found is None or found[1].startswith("0") or found[2].startswith("0"):
@@ -136,8 +168,7 @@ def _split(text: str) -> tuple[int, int] | None:
 def say_fraction(text: str) -> str | None:
     """`3/8`, `½`, `2½`; None if the text is no fraction."""
     if found := _WITH_SIGN.fullmatch(text):
-        part = Fraction(unicodedata.numeric(found[2])).limit_denominator(8)
-        return _mixed(found[1], part.numerator, part.denominator)
+        return _mixed(found[1], *(_sign_parts(found[2]) or (0, 1)))
     if found := _JOINED_PART.fullmatch(text):
         joined = _split(found[2])
         return None if joined is None else _mixed(found[1], *joined)
@@ -186,8 +217,10 @@ def read_range(reader: TokenReader, token: Token) -> Reading | None:
         name = unit_words(unit, "1" if "-" in found[4] else found[2]) if unit else ""
         name = unit if unit in ("inch", "foot") else name
         return None if name is None else Reading(f"{' by '.join(numbers)} {name}".strip())
+    if found := _EDITION.fullmatch(token.core):
+        return Reading(f"{decimal(found[1])}, {year(int(found[2]))}")
     if found := _RATIO.fullmatch(token.core):
-        return Reading(f"{decimal(found[1])} to {decimal(found[2])}")
+        return Reading(" to ".join(decimal(number) for number in found.groups() if number))
     return _read_other(token.core)
 
 
@@ -214,6 +247,8 @@ def read_cross(reader: TokenReader, token: Token) -> Reading | None:
     if token.text != "x" or before is None or following is None:
         return None
     is_between = before.core[:1].isdigit() and following.core[:1].isdigit()
+    if is_between and before.core.isdecimal() and _MASS.fullmatch(following.core):
+        return Reading("times")  # "2 x 400g tins"
     if core_after(reader, 2) == "=":
         return Reading("times") if is_between else None
     return Reading("by") if is_between and not before.trail.strip("\"'”″′’") else None

@@ -8,6 +8,7 @@ import unicodedata
 from vivace.text.html_elements import TAG, drop_tag
 from vivace.text.normalize.english.capitals import read_word
 from vivace.text.normalize.english.numbers import read_digits, spell_digits
+from vivace.text.normalize.english.operators import is_menu_path, is_minus, read_key
 from vivace.text.normalize.english.tables import word_map, word_set
 from vivace.text.normalize.rules import (
     Reading,
@@ -24,8 +25,10 @@ _FACE = re.compile(r"[:;]['’]?-?[()DPpOo/\\|*]+|\^_*\^")  # emoticons are not 
 _OPERATORS_OF_SEVERAL = ("->", "=>", "<-", "<=", ">=", "==", "!=", "+/-")
 _ONLY_SIGNS = re.compile(r"(?=[^.,;:!?]*[><^_])[<>^_.,;:=~*'’-]{2,}")
 _HALF_DAY = re.compile(r"\d*[ap]\.?m", re.IGNORECASE)
-# A backslash, and the bracket of `list[int]`, unlike that of `walk[ed]` and `look[ing]`.
-_BETWEEN_WORDS = re.compile(r"(?<=\w)(?:\\(?=\w)|\[(?=(?!(?:ing|ies|est)\b)\w{3,}))")
+# A backslash, and the bracket of `list[int]` and `a[i]`, unlike that of `walk[ed]`, `look[ing]`.
+_BETWEEN_WORDS = re.compile(
+    r"(?<=\w)(?:\\(?=\w)|\[(?=(?!(?:ing|ies|est)\b)\w{3,}|[ijk]\Z))|(?<=\b\w)\[(?=\w\Z)"
+)
 _FRACTION = "⁄"  # part of "½"
 _GREEK = re.compile("[\u0370-\u03ff\u1f00-\u1fff]+")
 _MAX_GREEK = 2  # letters in a row that are symbols, not a Greek word
@@ -46,6 +49,8 @@ _LETTERS = str.maketrans(word_map("letters"))
 _MARKS = re.compile(r"[*_|{}\[\]<>~^\\`]")
 _ROW = re.compile(r"([^\w\s.,;:!?'\"-])\1+")
 _DIGITS = re.compile(r"(\d+)(?:\.(\d+))?")
+_LIMITS = {"≤": "at most", "≥": "at least"}
+_DASHES = re.compile("[—―]{2,}")  # "Mr. B—— called"
 # Anything but letters, white space and plain punctuation.
 _LEFT = re.compile(r"[^\w\s.,;:!?'\"-]|[\d_⁄½-¾⅐-⅞]|[²³¹⁰-₉]")
 _LEFTOVERS = {sign: _WORDS[sign] for sign in "&+=%@±×÷≤≥≈≠→°©§√∞$€£¥#"}
@@ -71,7 +76,9 @@ def read_sign(reader: TokenReader, token: Token) -> Reading | None:
     if _ONLY_SIGNS.fullmatch(text) and text not in _OPERATORS_OF_SEVERAL:
         return Reading("", lead="", trail="")  # ">_<", "^^"
     if len(text) > 1 and text not in _OPERATORS_OF_SEVERAL:
-        return None
+        return read_key(reader, token)
+    if (key := read_key(reader, token)) is not None:
+        return key
     if text in ("->", "=>"):
         return Reading("to", trail="")
     if text == "+/-":
@@ -83,16 +90,16 @@ def read_sign(reader: TokenReader, token: Token) -> Reading | None:
     is_quotient = sign == "/" and before is not None and before.trail.endswith(")")
     if is_quotient and _begins_operand(reader.token(1)):
         return Reading("divided by", trail="")
-    if sign in ("-", "–", "/") and before is not None and _is_number(before.core[-1:], before):
-        following = reader.token(1)
-        if following is not None and _is_number(following.core[:1], following):
-            return Reading("divided by" if sign == "/" else "minus", trail="")
+    if sign in ("-", "–", "/") and is_minus(reader, before):
+        return Reading("divided by" if sign == "/" else "minus", trail="")
     following = reader.token(1)
     is_before_number = following is not None and following.core[:1].isdigit()
+    if sign in _LIMITS and is_before_number and (before is None or not before.is_open):
+        return Reading(_LIMITS[sign], trail="")  # "Noise: ≤ 45 dB"
     is_after_time = before is not None and _HALF_DAY.fullmatch(before.core) is not None
     if sign in ("-", "–") and is_after_time and is_before_number:  # "7 a.m. - 9 p.m."
         return Reading("to", trail="")
-    if sign in (">", "›") and _is_menu_path(reader, before, following):
+    if sign in (">", "›") and is_menu_path(reader, before, following):
         return Reading("then", lead=",", trail="")
     if sign not in _WORDS or (sign in "$€£¥" and is_before_number):
         return None
@@ -105,19 +112,6 @@ def read_sign(reader: TokenReader, token: Token) -> Reading | None:
     if following is None or following.core == "of":  # "the sum of", without what is added
         words = words.removesuffix(" of")
     return Reading(words, trail="")
-
-
-def _is_menu_path(reader: TokenReader, before: Token | None, following: Token | None) -> bool:
-    """Whether `>` joins menu items: `Open Settings > Privacy`; a lone `Ants > Bees` compares."""
-    if before is None or following is None or not before.is_open or following.lead:
-        return False
-    is_inside = reader.earlier is not None or reader.token(2) is not None
-    return is_inside and _is_item(before.core) and _is_item(following.core)
-
-
-def _is_item(word: str) -> bool:
-    """Whether a word may be an item of a menu: a name with a capital, such as `iCloud`."""
-    return len(word) > 1 and word[:1].isalpha() and any(map(str.isupper, word))
 
 
 def _read_heart(reader: TokenReader, token: Token) -> str | None:
@@ -149,11 +143,6 @@ def _begins_operand(token: Token | None) -> bool:
 
 def _is_word(token: Token | None) -> bool:
     return token is not None and len(token.core) > 1 and token.core.isalpha()
-
-
-def _is_number(digit: str, token: Token) -> bool:
-    """Whether a digit or a single letter, as in `x - y`, stands beside a sign."""
-    return digit.isdigit() or (len(token.core) == 1 and digit.isalpha() and digit not in "aAI")
 
 
 def read_tag(reader: TokenReader, token: Token) -> Reading | None:
@@ -192,7 +181,7 @@ def plain_signs(text: str) -> str:
         return text
     text = _BETWEEN_WORDS.sub(" ", _SOFT.sub("", text))
     text = _GREEK.sub(_name_greek, text)
-    text = text.translate(_PLAIN).translate(_LETTERS)
+    text = _DASHES.sub("—", text).translate(_PLAIN).translate(_LETTERS)
     parts = (_fold(character) for character in text)
     return "".join(parts)
 

@@ -8,7 +8,14 @@ from vivace.text.normalize.english.numbers import spell_digits
 from vivace.text.normalize.english.web import read_version, spell_address
 from vivace.text.normalize.rules import Reading, Token, TokenReader, is_beside_operator
 
-_OPERATORS = {"**": "to the power of", "&&": "and", "||": "or", "+=": "plus equals"}
+_OPERATORS = {
+    "**": "to the power of",
+    "&&": "and",
+    "||": "or",
+    "+=": "plus equals",
+    "-=": "minus equals",
+    "*=": "times equals",
+}
 _FLAG = re.compile(r"(--?)([a-z][\w-]*|[B-HJ-Z])(?:=(.+))?")
 _CALLED = re.compile(r"([A-Za-z_][\w.]*)\(")
 _PINNED = re.compile(r"([A-Za-z][\w.-]*)(==|>=|<=|~=|!=|[<>])(\d[\w.]*)")
@@ -21,6 +28,7 @@ _COMPARISONS = {
     "<": "below",
     ">": "above",
 }
+_ALLOWED = re.compile(r"([\^~])(\d+(?:\.\d+){1,3})")  # versions: "^1.2.0", "~1.2.3"
 _HEX = re.compile(r"0x([0-9A-Fa-f]+)")
 _IPV6 = re.compile(r"(?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{0,4}")
 
@@ -34,6 +42,8 @@ def read_source(reader: TokenReader, token: Token) -> Reading | None:
     if found := _PINNED.fullmatch(core):
         words = f"{spell_address(found[1])} {_COMPARISONS[found[2]]}"
         return Reading(f"{words} {read_version(found[3])}")
+    if (found := _ALLOWED.fullmatch(core)) and (found[1] == "^" or core.count(".") > 1):
+        return Reading(f"{'caret' if found[1] == '^' else 'tilde'} {read_version(found[2])}")
     if found := _FLAG.fullmatch(core):
         if len(core) == 2 and is_beside_operator(reader):
             return Reading(f"minus {found[2]}")  # "(-b ± c)"

@@ -15,7 +15,7 @@ _CLOCK = r"([01]?\d|2[0-4]):([0-5]\d)(?::([0-5]\d)(?:[.,](\d{1,3}))?)?"
 _LAP = re.compile(r"(\d{1,2}):([0-5]\d)\.(\d{1,3})")  # 1:15.096
 _PACE = re.compile(r"(\d{1,2}):([0-5]\d)/(km|mi|100m|400m|mile)")
 _HALF = r"[ap]\.?m\.?"
-_TIME = re.compile(rf"{_CLOCK}({_HALF})?", re.IGNORECASE)
+_TIME = re.compile(rf"{_CLOCK}({_HALF}|[ap])?", re.IGNORECASE)  # also "6:42a"
 _HOUR = re.compile(rf"(1[0-2]|[1-9])({_HALF})", re.IGNORECASE)
 _BARE = re.compile(r"1[0-2]|[1-9]")
 _ONLY_HALF = re.compile(_HALF, re.IGNORECASE)
@@ -104,7 +104,9 @@ def _with_half(reader: TokenReader, token: Token, words: str, *, is_whole: bool)
         trail = _trail(reader, following.trail, 1, following.core)
         return Reading(f"{bare} {_letters(following.core)}", 2, trail)
     span = _HALF_SPAN.fullmatch(following.core)
-    last = _say(span[2]) if span else None
+    last = None
+    if span:
+        last = span[2] if span[2] in ("noon", "midnight") else _say(span[2])
     if span is None or last is None:
         return Reading(words)
     return _with_last_half(reader, f"{bare} {_letters(span[1])} to {last}", following)
@@ -129,4 +131,4 @@ def _trail(reader: TokenReader, trail: str, place: int, core: str) -> str:
 
 
 def _letters(half: str) -> str:
-    return " ".join(half.replace(".", "").upper())
+    return f"{half[0].upper()} M"

@@ -56,6 +56,7 @@ _TIMES_TEN = re.compile(
     rf"(?P<sign>[-−+])?(?P<number>{NUMBER})[×x·]10"
     r"(?:\^(?P<power>[-−+]?\d{1,3})|(?P<raised>[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]{1,3}))"
 )
+_NAMED_POWERS = {"2": "squared", "3": "cubed"}
 _IN_TWO_WORDS = word_map("units_in_two_words")
 _KINDS = frozenset(name.split()[0] for name in _IN_TWO_WORDS)
 _FEET = ("ft", "feet", "foot")
@@ -172,7 +173,8 @@ def _is_inches(reader: TokenReader, place: int) -> bool:
     is_dotted = unit is not None and unit.trail == "." and following is not None
     before = reader.before
     is_after_feet = before is not None and before.core in _FEET
-    return is_after_feet or (is_dotted and unit_trail(reader, "in", place) == "")
+    is_size = before is not None and before.text in ("x", "×", "by")
+    return is_after_feet or is_size or (is_dotted and unit_trail(reader, "in", place) == "")
 
 
 def join_groups(reader: TokenReader, number: str) -> tuple[str, int]:
@@ -215,11 +217,15 @@ def read_power(reader: TokenReader, token: Token) -> Reading | None:
 
 def _raised(power: str) -> str:
     sign = "minus " if power[0] in "-−" else ""
+    if power in _NAMED_POWERS:
+        return _NAMED_POWERS[power]
     return f"to the power of {sign}{cardinal(int(power.lstrip('-−+')))}"
 
 
 def _read_integer(reader: TokenReader, token: Token, digits: str, following: str) -> str:
     before = word_before(reader) or _marked_before(reader)
+    if before == "in" and reader.earlier is not None and reader.earlier.core == "ending":
+        return spell_digits(digits)  # "an account ending in 4821"
     if before in ("is", "was") and reader.earlier is not None:  # "your code is 483920"
         named = reader.earlier.core.lower()
         before = named if named in _BEFORE_CODES else before
@@ -229,7 +235,7 @@ def _read_integer(reader: TokenReader, token: Token, digits: str, following: str
     if is_code or (before in ("call", "dial") and len(digits) == 3):
         return spell_digits(digits)
     if len(digits) == 4:
-        return _read_four(token, digits, before, following)
+        return _read_four(reader, token, digits, before, following)
     if len(digits) == 5 and reader.before is not None and _STATE.fullmatch(reader.before.core):
         return spell_digits(digits)  # a ZIP code after a state
     if len(digits) == 3 and before in _BEFORE_PAIRS:
@@ -245,9 +251,16 @@ def _marked_before(reader: TokenReader) -> str:
     return before.core.lower() if before is not None and before.trail in (".", ":") else ""
 
 
-def _read_four(token: Token, digits: str, before: str, following: str) -> str:
+def _is_flight(reader: TokenReader) -> bool:
+    """`Flight UA 1549`."""
+    before, earlier = reader.before, reader.earlier
+    is_airline = before is not None and _STATE.fullmatch(before.core) is not None
+    return is_airline and earlier is not None and earlier.core.lower() in _BEFORE_PAIRS
+
+
+def _read_four(reader: TokenReader, token: Token, digits: str, before: str, following: str) -> str:
     number = int(digits)
-    if before in _BEFORE_PAIRS:
+    if before in _BEFORE_PAIRS or _is_flight(reader):
         return in_pairs(digits)
     if not (1010 if before in _BEFORE_OLD_YEARS else 1100) <= number <= 2099:
         return read_digits(digits)

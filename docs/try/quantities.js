@@ -11,10 +11,10 @@ export function dayOf({ core }) {
 }
 
 const HALF = "[ap]\\.?m\\.?";
-export const CLOCK = new RegExp(`^([01]?\\d|2[0-4]):([0-5]\\d)(?::([0-5]\\d))?(${HALF})?$`, "i");
+export const CLOCK = new RegExp(`^([01]?\\d|2[0-4]):([0-5]\\d)(?::([0-5]\\d))?(${HALF}|[ap])?$`, "i"); // also "6:42a"
 export const HOUR = new RegExp(`^(1[0-2]|[1-9])(${HALF})$`, "i");
 export const ONLY_HALF = new RegExp(`^${HALF}$`, "i");
-export const letters = (half) => Array.from(half.replaceAll(".", "").toUpperCase()).join(" ");
+export const letters = (half) => `${half[0].toUpperCase()} M`;
 
 // The full stop of "p.m." stays only at the end of a sentence.
 export function halfTrail(at, { core, trail }, place, tables) {
@@ -39,11 +39,29 @@ export function sayAmount(number, sign, scale = "", of = "", isMany = false) {
 	return parts.join(" and ");
 }
 
+const DENOMINATORS = [2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 20, 32, 64, 100, 1000];
+
 export function readFraction(text) {
 	const found = /^([1-9]\d{0,3})\/([1-9]\d{0,3})$/.exec(text ?? ""), above = Number(found?.[1]), below = Number(found?.[2]);
-	if (!found || above >= below || ![2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 20, 32, 64, 100, 1000].includes(below)) return "";
+	if (!found || above >= below || !DENOMINATORS.includes(below)) return "";
 	const part = { 2: "half", 4: "quarter" }[below] ?? ordinal(below);
 	return `${cardinal(above)} ${above === 1 ? part : below === 2 ? "halves" : `${part}s`}`;
+}
+
+// `step 1/5`, `a 60/40 split`, `the 23/24 season`, `24/38`, `8/10`
+export function readPair(at, token, tables) {
+	const [above, below] = /^([1-9]\d{0,3})\/([1-9]\d{0,3})$/.exec(token.core)?.slice(1).map(Number) ?? [];
+	if (!below) return null;
+	const following = wordAfter(at, token), before = at.before && !at.before.trail ? at.before.core.toLowerCase() : "";
+	const say = (joint) => ({ words: `${cardinal(above)} ${joint}${cardinal(below)}` });
+	if (above <= below && tables.before_counts.has(before)) return say("of ");
+	const isSplit = above + below === 100 && ![97, 98, 99].includes(below), isSeason = above + 1 === below && above > 9 && tables.after_seasons.has(following);
+	if (isSplit || isSeason || (above === 20 && following === "vision")) return say("");
+	const isDate = above <= 12 && below <= 31, isNamed = tables.before_pairs.has(before) || unitWords(following, "", tables);
+	const isShare = above <= below && below <= 150 && !DENOMINATORS.includes(below) && !isDate && !isNamed;
+	const isMark = above > 1 && above <= below && [10, 100].includes(below) && !tables.after_parts.has(following);
+	const isWhole = (above === below && [3, 4, 5, 10, 100].includes(below)) || (above <= below && tables.after_marks.has(following));
+	return isShare || isMark || isWhole ? say("out of ") : null;
 }
 
 // `½` as `1/2`; "" if it is no fraction.

@@ -1,7 +1,7 @@
 // Writes numbers, dates, abbreviations, capitals and signs as spoken words: the common rules of
 // `vivace.text.normalize.english`, over the same word tables. docs/browser.md lists what differs.
 import { cardinal, decade, decimal, inPairs, isOne, NUMBER, ordinal, readDigits, spellDigits, year } from "./numbers.js";
-import { CLOCK, CURRENCIES, dayOf, halfTrail, HOUR, letters, ONLY_HALF, readFraction, sayAmount, sayBound, sayClock, sayPhone, sayTime,
+import { CLOCK, CURRENCIES, dayOf, halfTrail, HOUR, letters, ONLY_HALF, readFraction, readPair, sayAmount, sayBound, sayClock, sayPhone, sayTime,
 	splitFraction, unitTrail, unitWords, wordAfter } from "./quantities.js";
 import { makeToken, openTables, plainSigns, readAbbreviation, readCapitals, readLeftovers, readMixed, readWord,
 	spellLetters, stopAfter } from "./words.js";
@@ -81,7 +81,8 @@ export class Reader {
 		if (text.length > 1 && !["->", "=>", "<=", ">=", "==", "!=", "+/-"].includes(text)) return null;
 		if (["->", "=>"].includes(text)) return { words: "to", trail: "" };
 		if (text === "+/-") return { words: "plus or minus", trail: "" };
-		const sign = { "<=": "≤", ">=": "≥", "==": "=", "!=": "≠" }[text] ?? text, isAfterDigit = /\d$/.test(before?.core ?? "");
+		const sign = { "<=": "≤", ">=": "≥", "==": "=", "!=": "≠" }[text] ?? text, isAfterDigit = /\d$|^\d*[xyznt][²³]?$/.test(before?.core ?? "");
+		if ("≤≥".includes(sign) && /^\d/.test(ahead(1)?.core ?? "") && (!before || before.trail)) return { words: sign === "≤" ? "at most" : "at least", trail: "" };
 		if ("-–/".includes(sign) && isAfterDigit && /^\d/.test(ahead(1)?.core ?? "")) return { words: sign === "/" ? "divided by" : "minus", lead: "", trail: "" };
 		if (!(sign in signs)) return null;
 		const isLoose = "+=<>×÷*/−^~≈".includes(sign) && !/[\p{L}\p{N}]$/u.test(before?.text ?? "");
@@ -135,7 +136,7 @@ export class Reader {
 			return token.trail.startsWith(".") && isShort && day ? { words: month, trail: token.trail.slice(1) } : null;
 		}
 		if (/^[12]\d{3}$/.test(day.core)) return { words: `${month} ${year(Number(day.core))}`, count: 2 };
-		const bounds = /^(\d{1,2})[-–](\d{1,2})$/.exec(day.core);
+		const bounds = /^(\d{1,2})(?:st|nd|rd|th)?[-–](\d{1,2})(?:st|nd|rd|th)?$/.exec(day.core);
 		if (bounds && bounds[2] <= 31) return this.withYear(at, `${month} ${ordinal(bounds[1])} to ${ordinal(bounds[2])}`, 2);
 		if (!dayOf(day)) return isShort && token.trail === "." ? { words: month, trail: "" } : null;
 		return this.withYear(at, `${month} ${ordinal(dayOf(day))}`, 2);
@@ -186,6 +187,8 @@ export class Reader {
 	}
 
 	readMoney(at, token, tables) {
+		const span = whole(`(${NUMBER})[-–](${NUMBER})([$£€¥₹₩₿])`).exec(token.core); // "5-10$"
+		if (span) return { words: `${decimal(span[1])} to ${sayAmount(span[2], span[3], "", "", true)}` };
 		const found = SUM.exec(token.core), cents = whole(`(${NUMBER}|\\.\\d+)¢`).exec(token.core);
 		if (cents) return { words: `${decimal(cents[1])} cent${isOne(cents[1]) ? "" : "s"}` };
 		if (!found) {
@@ -206,6 +209,8 @@ export class Reader {
 	// `1/2`, `1 1/2`, `2½`, `24/7`
 	readFraction(at, token, tables) {
 		if (token.core in tables.fractions) return { words: tables.fractions[token.core] };
+		const pair = readPair(at, token, tables);
+		if (pair) return pair;
 		const reading = this.readParts(at, token), count = reading?.count ?? 1, last = at.token(count - 1);
 		if (!reading) return null;
 		const following = last.trail || at.token(count)?.lead ? "" : at.token(count)?.core;
@@ -219,7 +224,8 @@ export class Reader {
 			const words = readFraction(sign);
 			return { words: number ? `${decimal(number)} and ${half(words)}` : words, isMixed: number !== "" };
 		}
-		const own = readFraction(token.core), next = /^\d{1,3}$/.test(token.core) ? readFraction(wordAfter(at, token)) : "";
+		const following = wordAfter(at, token), lone = splitFraction(following); // "1 ½"
+		const own = readFraction(token.core), next = /^\d{1,3}$/.test(token.core) ? readFraction(lone || following) : "";
 		if (next) return { words: `${decimal(token.core)} and ${half(next)}`, count: 2, isMixed: true };
 		return own ? { words: own } : null;
 	}
@@ -240,6 +246,7 @@ export class Reader {
 		const found = QUANTITY.exec(token.core), count = this.readCount(at, token, tables);
 		if (count || !found) return count;
 		const [, sign, number, end] = found, signed = (sign ? `${tables.number_signs[sign]} ` : "") + decimal(number);
+		if (end === "x" && /^[-+−–=*×/]$/.test(at.token(1)?.text ?? "")) return { words: `${signed} x` }; // "2x - 5"
 		if (end) {
 			const name = end === "s" ? (isOne(number) ? "second" : "seconds") : ENDS[end] ?? unitWords(end, number, tables);
 			const per = /^x\/(.+)$/.exec(end), times = per && tables.per[per[1]] ? `times per ${tables.per[per[1]]}` : name;
@@ -280,6 +287,7 @@ export class Reader {
 		const { tables } = this, { before } = at, earlier = before && !before.trail ? before.core.toLowerCase() : "";
 		if ((tables.before_codes.has(earlier) && digits.length >= 3) || (["call", "dial"].includes(earlier) && digits.length === 3)) return spellDigits(digits);
 		if (digits.length === 5 && /^[A-Z]{2}$/.test(before?.core ?? "")) return spellDigits(digits); // a ZIP code after a state
+		if (earlier === "in" && at.earlier?.core === "ending") return spellDigits(digits); // "an account ending in 4821"
 		if (this.isHouse(at, token)) return inPairs(digits);
 		const isFlight = /^[A-Z]{2}$/.test(before?.core ?? "") && tables.before_pairs.has(at.earlier?.core.toLowerCase()); // "Flight UA 1549"
 		if ([3, 4].includes(digits.length) && (tables.before_pairs.has(earlier) || (isFlight && digits.length === 4))) return inPairs(digits);
@@ -298,8 +306,9 @@ export class Reader {
 		if (size && (!size[4] || unitWords(size[4], size[2], tables))) {
 			return { words: `${size.slice(1, 4).filter(Boolean).map(decimal).join(" by ")} ${unitWords(size[4], size[2], tables)}`.trim() };
 		}
-		const ratio = whole(`(${NUMBER}):(${NUMBER})`).exec(token.core);
-		if (ratio) return { words: `${decimal(ratio[1])} to ${decimal(ratio[2])}` };
+		const edition = /^(\d{3,5}):((?:19|20)\d\d)$/.exec(token.core), ratio = whole(`(${NUMBER}):(${NUMBER})(?::(${NUMBER}))?`).exec(token.core);
+		if (edition) return { words: `${decimal(edition[1])}, ${year(Number(edition[2]))}` }; // "ISO 9001:2015"
+		if (ratio) return { words: ratio.slice(1).filter(Boolean).map(decimal).join(" to ") };
 		const found = RANGE.exec(token.core);
 		if (!found) return null;
 		const [, low, percent, high, unit] = found, words = `${sayBound(low, high)} to ${sayBound(high, low)}`;
@@ -318,12 +327,23 @@ export class Reader {
 		return words ? { words } : null;
 	}
 
-	// `C++`, `10-year-old`, `B12`, `iPhone`
-	readCode(at, { core }, tables) {
+	// `10-year-old`, `5-km`, `a 13-in. pan`
+	readHyphened(at, { core, trail }, tables) {
+		const found = /^(\d+(?:\.\d+)?)-([A-Za-z]{2,}|y\.o|[gmVW])((?:-[A-Za-z]{2,})*)$/.exec(core), unit = found?.[2];
+		if (!found) return null;
+		const name = unit === "pt" ? "point" : unit === "in" ? (trail.startsWith(".") ? "inch" : "") : unitWords(unit, "1", tables);
+		if (!name && (unit.length === 1 || unit.includes("."))) return null;
+		return { words: `${decimal(found[1])}${name ? ` ${name}` : `-${unit}`}${found[3]}`,
+			trail: name && trail.startsWith(".)") ? trail.slice(1) : name ? unitTrail(at, unit, 0, tables) : trail };
+	}
+
+	// `C++`, `B12`, `iPhone`
+	readCode(at, token, tables) {
+		const { core } = token;
 		if (core in tables.languages) return { words: tables.languages[core] };
-		const hyphened = /^(\d+(?:\.\d+)?)((?:-[A-Za-z]{2,})+)$/.exec(core);
-		if (hyphened) return { words: decimal(hyphened[1]) + hyphened[2] };
-		const mixed = MIXED.exec(core);
+		if (/^\d.*-[A-Za-z]/.test(core) && this.readHyphened(at, token, tables)) return this.readHyphened(at, token, tables);
+		const mixed = MIXED.exec(core), series = /^([A-Z]{1,3})(\d{1,4})[-–—]\1(\d{1,4})$/.exec(core);
+		if (series) return { words: `${readMixed(series[1] + series[2], tables)} to ${readMixed(series[1] + series[3], tables)}` }; // "Q1–Q3"
 		if (mixed) return { words: readMixed(mixed[1], tables) + mixed[2] };
 		if (POINTED.test(core) && /[A-Za-z]/.test(core)) {
 			return { words: core.match(/\d+\.\d+|[A-Za-z0-9]+/g).map((part) => (part.includes(".") ? decimal(part) : readMixed(part, tables))).join(" ") };

@@ -39,6 +39,11 @@ export const begins = (at) => !at.before || /[.!?…]/.test(at.before.trail);
 export function readAbbreviation(at, token, tables) {
 	const { core, trail } = token, lower = core.toLowerCase();
 	if (core in tables.plain_abbreviations) return { words: tables.plain_abbreviations[core] };
+	const glued = /^([A-Za-z]{1,4})\.(\d{1,4})(?:[-–](\d{1,4}))?$/.exec(core); // "No.1", "pp.5-7"
+	if (glued && glued[1].toLowerCase() in tables.numbered) {
+		const words = tables.numbered[glued[1].toLowerCase()];
+		return { words: `${at.before ? words : capitalise(words)} ${glued.slice(2).filter(Boolean).map(readDigits).join(" to ")}` };
+	}
 	if (!trail.startsWith(".")) return readDotless(at, token, tables);
 	const initials = INITIALS.exec(core);
 	if (initials && !(lower in tables.abbreviations)) return { words: spellInitials(initials), trail: stopAfter(at, trail, 0, true, tables) };
@@ -51,6 +56,7 @@ export function readAbbreviation(at, token, tables) {
 		}
 		return /^(?:[\d#]|\(\d)/.test(at.token(1)?.text ?? "") ? { words: begins(at) ? capitalise(words) : words, trail: trail.slice(1) } : null;
 	}
+	if (lower === "est") return readEst(at, token, tables);
 	if (lower in tables.abbreviations) {
 		const words = isUpper(core) ? capitalise(tables.abbreviations[lower]) : tables.abbreviations[lower];
 		return tables.never_last.has(lower) ? { words, trail: trail.slice(1) } : withStop(at, words, token, tables);
@@ -61,6 +67,14 @@ export function readAbbreviation(at, token, tables) {
 const capitalise = (words) => words[0].toUpperCase() + words.slice(1);
 const spellInitials = (found) => spellLetters(found[1].replaceAll(".", "") + found[2]) + found[3];
 const withStop = (at, words, token, tables) => ({ words, trail: stopAfter(at, token.trail, 0, tables.in_names.has(token.core), tables) });
+
+// `Est. 1998`, `est. 5 hours`; `EST.` alone is a time zone.
+function readEst(at, { core, trail }, tables) {
+	const following = at.token(1), fit = (words) => (isUpper(core) ? capitalise(words) : words);
+	if (/^[1-9]\d{2,3}(?:$|[-–])/.test(following?.core ?? "")) return { words: fit("established"), trail: trail.slice(1) };
+	if (core === "EST") return null;
+	return { words: fit(!following || following.core === "of" ? "estimate" : "estimated"), trail: stopAfter(at, trail, 0, false, tables) };
+}
 
 function readDotless(at, { core, trail }, tables) {
 	if (core in tables.without_stop) return { words: tables.without_stop[core] };

@@ -19,6 +19,10 @@ CLEANED = {
     "emphasis": ("**bold**, *it*, __b__, _i_, ***both***, ~~gone~~", "bold, it, b, i, both, gone"),
     "inline code": ("Run `ls -l` or ``a`b``.", "Run ls -l or ab."),
     "a fence": ("So:\n```python\nx = 1\n```\nDone.", "So:\n\nx = 1\n\nDone."),
+    "fences with attributes": (
+        "```js {1,3} title=a.js\nx\n```\n~~~~ c++\ny\n~~~~\n``` It is said.",
+        "x\n\ny\n\nIt is said.",
+    ),
     "a link": ("See [the docs](https://x.org/a_(b)?c=d), ok.", "See the docs, ok."),
     "a link of reference": ("See [the docs][1] and this[^2].", "See the docs and this."),
     "an image in a link": ("[![a cat](cat.png)](https://x.org)", "a cat"),

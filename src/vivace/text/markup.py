@@ -100,7 +100,9 @@ def _outside_marks(text: str, clean: Callable[[str], str]) -> str:
 # Whole lines.
 LINE_BREAK = re.compile(r"<br\s{0,3}/?>", re.IGNORECASE)
 _LINE_END = re.compile(r"\r\n?")
-_FENCE = re.compile(rf"(?:```|~~~)[^`{_STANDS_FOR_MARK}]*")
+_FENCE = re.compile(  # with a language and attributes; other words are text
+    r"(?:`{3,}|~{3,})[ \t]*[\w+#.-]{0,40}(?:[ \t]+(?:\{[^`{}]*\}|[\w-]+=[^\s`]+))*"
+)
 _RULE = re.compile(r"([-*_])(?:[ \t]*\1){2,}|={2,}")
 _TABLE_RULE = re.compile(r"[|:\- \t]*")
 _QUOTE = re.compile(r"(?:>[ \t]?)+")

@@ -701,6 +701,30 @@ CASES: dict[str, dict[str, str]] = {
         "Jan 1st-3rd": "January first to third",
         "Flight UA 1549, W 57th St.": "Flight U A fifteen forty-nine, West fifty-seventh Street.",
     },
+    "books and dates": {
+        "Rev. 22:13, 1 Cor. 13:4-8": "Revelation twenty-two thirteen, "
+        "one Corinthians thirteen four to eight",
+        "Rev. Smith, Psalm 119:105": "Reverend Smith, Psalm one hundred nineteen one hundred five",
+        "scale 1:100": "scale one to one hundred",
+        "Tue/Thu, Jan/Feb 2024, Jan–Mar": "Tuesday Thursday, January February twenty twenty-four, "
+        "January to March",
+        "Mon-Wed-Fri, Sat-nav": "Monday Wednesday Friday, Sat-nav",
+        "Dec '23": "December twenty-three",
+        "3–5 May, 12-14 June 2023": "the third to fifth of May, "
+        "the twelfth to fourteenth of June, twenty twenty-three",
+        "John Paul II's visit, Henry VIII's wives": "John Paul the second's visit, "
+        "Henry the eighth's wives",
+        "post-9/11": "post nine eleven",
+    },
+    "signs after stops and brackets": {
+        "Temp. = 300 K": "Temperature equals three hundred K",
+        "[H+] = 10^-7": "H plus equals ten to the power of minus seven",
+        "b <> 'x'": "b is not 'x'",
+        "== Title ==": " Title",
+        "SO₄²⁻ and NH₄⁺": "S O four two minus and N H four plus",
+        "12 ng/mL, tok/s, 365 days/yr": "twelve nanograms per milliliter, tok per second, "
+        "three hundred sixty-five days per year",
+    },
     "plain text": {
         "Hello, world! It's fine - isn't it?": "Hello, world! It's fine - isn't it?",
         "I am. A well-known state-of-the-art thing.": "I am. A well-known state-of-the-art thing.",

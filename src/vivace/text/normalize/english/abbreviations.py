@@ -17,6 +17,8 @@ _TITLES = word_map("titles")
 _PLACES = word_map("places")
 # Abbreviations anywhere; `_NEVER_LAST` lists those that never end a sentence.
 _WORDS = word_map("abbreviations")
+_BOOKS = word_map("bible")
+_VERSE = re.compile(r"\d{1,3}:\d")
 _IN_NAMES = word_set("in_names")
 _NEVER_LAST = word_set("never_last")
 # Abbreviations before a year: `c. 1450`.
@@ -67,6 +69,8 @@ def read_abbreviation(reader: TokenReader, token: Token) -> Reading | None:
         return _read_dotless(reader, token)
     if (found := _INITIALS.fullmatch(core)) and core.lower() not in _WORDS:
         return Reading(_spell(found), trail=stop_after(reader, token.trail, 0, is_name=True))
+    if core in _BOOKS and (verse := reader.token(1)) and _VERSE.match(verse.text):
+        return Reading(_BOOKS[core], trail=token.trail[1:])
     if core in _TITLES or core in _PLACES:
         return _read_name_part(reader, token)
     lower = core.lower()

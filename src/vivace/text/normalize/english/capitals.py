@@ -36,6 +36,7 @@ _FINE_END = re.compile(
     "[AEIOUY]|[AEIOUY](?:[^AEIOUYQ]|[LNR][DKLMNPSTGVZ]?[DKST]?|[SCFPXBLMNRTDGW]?[STHKZ]|NG|NGS|MP|GHT?"
     "|[TNR]CH|RTH|NTH|RST|[CFP]TS|SKS|LF|RF|WN|WL|CKS?|FF|GG|TT|SS|SM|LM|MB|SP|LVES?|GN|PSE|THS?)"
 )
+_OWNERS = ("'s", "’s")
 _VOWEL = re.compile("[AEIOUY]")
 _BEFORE_SMALL = word_set("before_small_numerals")
 _BEFORE_NUMERALS = word_set("before_numerals") | _BEFORE_SMALL
@@ -138,26 +139,29 @@ def _is_emphasized(token: Token) -> bool:
 
 def _read_numeral(reader: TokenReader, token: Token) -> Reading | None:
     """`Henry VIII`, `World War II`; `I` only after a word such as `War`."""
-    value = roman(token.core)
+    core = token.core[:-2] if token.core.endswith(_OWNERS) else token.core  # "Henry VIII's"
+    value, ending = roman(core), token.core[len(core) :]
     before = reader.before
     if value is None:
         return None
     if value < 40 and _is_heading(reader, token):
         return Reading(cardinal(value).capitalize())
-    if before is None or not before.is_open or token.core in ("C", "L"):
+    if before is None or not before.is_open or core in ("C", "L"):
         return None
     is_name = before.core[:1].isupper() and len(before.core) > 2
-    is_letter = len(token.core) == 1  # "Type X", but "Chapter X"
-    words = _BEFORE_SMALL if token.core == "X" else _BEFORE_NUMERALS
+    is_letter = len(core) == 1  # "Type X", but "Chapter X"
+    words = _BEFORE_SMALL if core == "X" else _BEFORE_NUMERALS
     if before.core.lower() in words and (is_name or not is_letter):
-        return Reading(cardinal(value))
-    if before.core in _RULERS and (token.core == "V" or _is_reign(reader, token)):
-        return Reading(f"the {ordinal(value)}")
+        return Reading(cardinal(value) + ending)
+    if before.core in _RULERS and (core == "V" or _is_reign(reader, token)):
+        return Reading(f"the {ordinal(value)}{ending}")
     if not is_letter and len(before.core) > 3 and before.core.isupper() and value < 40:
-        return Reading(cardinal(value))  # "SATA III"
+        return Reading(cardinal(value) + ending)  # "SATA III"
     if is_letter or value >= 40 or not (is_name and before.core[1:].islower()):
         return None
-    return Reading(f"the {ordinal(value)}" if before.core in _RULERS else cardinal(value))
+    return Reading(
+        (f"the {ordinal(value)}" if before.core in _RULERS else cardinal(value)) + ending
+    )
 
 
 def _is_reign(reader: TokenReader, token: Token) -> bool:

@@ -32,8 +32,10 @@ _RUNS = re.compile(r"[A-Za-z]+|\d+")
 _CASES = re.compile(r"[A-Z]{2,}(?=[A-Z][a-z]|[^A-Za-z]|\Z)|[A-Z]?[a-z]+|[A-Z]+|\d+")
 _CAMEL = re.compile(r"(?=.*[a-z][A-Z])(?!Mc|Mac|De|Di|La|Le|Van|Fitz)[A-Za-z]{3,40}((?:['’]s)?)")
 _ION = re.compile(
-    r"(Na|Li|Ca|Mg|Cl|OH|Fe|Cu|Zn|NH4|NO3|SO4|HCO3|[A-Z][a-z]?)(?:([23]?)([+-])|([²³]?)([⁺⁻]))"
+    r"(Na|Li|Ca|Mg|Cl|OH|Fe|Cu|Zn|NH4|NO3|SO4|HCO3|[A-Z][a-z]?|(?:[A-Z][a-z]?\d{0,2}){2,4}(?=[²³⁺⁻]))"
+    r"(?:([23]?)([+-])|([²³]?)([⁺⁻]))"
 )
+_INDICES = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
 _LOWERED = str.maketrans("²³", "23")
 _SERIES = re.compile(r"([A-Z]{1,3})(\d{1,4})[-–—]\1(\d{1,4})")  # "Q1–Q3"
 _ATOMS = re.compile(  # "HCl", not "HI"
@@ -93,7 +95,7 @@ def read_code(reader: TokenReader, token: Token) -> Reading | None:
         return Reading(f"{read_mixed(found[1])} {short_year(found[2])}")
     if _GRADE.fullmatch(core):
         return Reading(f"{core[0]} minus")
-    if (found := _ION.fullmatch(core)) and (len(found[1]) > 1 or found[5]):
+    if (found := _ION.fullmatch(core.translate(_INDICES))) and (len(found[1]) > 1 or found[5]):
         return Reading(_read_ion(found))
     if _ATOMS.fullmatch(core):
         return Reading(spell_letters(core))

@@ -22,6 +22,8 @@ _MONTH_YEAR = re.compile(r"(\d{1,2})/([12]\d{3})")
 _DENOMINATORS = (2, 3, 4, 5, 6, 8)  # of fractions, where a date may stand too
 _DAY = re.compile(r"(\d{1,2})(?:st|nd|rd|th)?", re.IGNORECASE)
 _YEAR = re.compile(r"[12]\d{3}")
+_SHORT_YEAR = re.compile(r"['’]\d\d[.,;:!?)]*")
+_JOINT = re.compile("[-–—/]")
 _DAY_NAMES = re.compile(rf"({'|'.join(_DAYS)})\.?[-–—]({'|'.join(_DAYS)})")
 _TO_DATE = re.compile(r"(\d{1,2}(?:st|nd|rd|th)?|[12]\d{3})[-–—/]([A-Z][a-z]{2,8})")
 _BOUNDS = re.compile(r"(\d{1,2})(?:st|nd|rd|th)?[-–](\d{1,2})(?:st|nd|rd|th)?")
@@ -36,13 +38,24 @@ def read_date(reader: TokenReader, token: Token) -> Reading | None:
         return Reading(f"{MONTHS[int(found[1]) - 1]} {year(int(found[2]))}")
     if found := _DAY_NAMES.fullmatch(token.core):
         return Reading(f"{_DAYS[found[1]]} to {_DAYS[found[2]]}")
+    if (names := _read_names(token.core)) is not None:
+        return names
     if token.core in _DAYS:
         return _read_day_name(reader, token)
     if (month_name := _month(token)) is not None:
         return _read_after_month(reader, token, month_name)
-    if _DAY.fullmatch(token.core) and token.is_open:
+    if (_DAY.fullmatch(token.core) or _BOUNDS.fullmatch(token.core)) and token.is_open:
         return _read_day_first(reader, token)
     return None
+
+
+def _read_names(text: str) -> Reading | None:
+    """`Tue/Thu`, `Mon-Wed-Fri`, `Jan/Feb`, `Jan–Mar`."""
+    parts = _JOINT.split(text)
+    if len(parts) < 2 or not (_SHORT.keys() >= set(parts) or _DAYS.keys() >= set(parts)):
+        return None
+    is_span = len(parts) == 2 and "/" not in text
+    return Reading((" to " if is_span else " ").join((_SHORT | _DAYS)[part] for part in parts))
 
 
 def read_numeric(text: str) -> Reading | None:
@@ -109,6 +122,8 @@ def _read_after_month(reader: TokenReader, token: Token, month: str) -> Reading 
     is_short = token.core != month
     if is_short and token.trail == "." and day is None:  # "in Sept." at the end
         return Reading(month)
+    if is_short and day is not None and _SHORT_YEAR.fullmatch(day.text):  # "Dec '23"
+        return Reading(month, trail="")
     if token.trail not in ("", ".") or day is None or day.lead:
         is_dotted = token.trail.startswith(".") and is_short
         return Reading(month, trail=token.trail[1:]) if is_dotted and day is not None else None
@@ -144,17 +159,29 @@ def _read_to_date(reader: TokenReader, first: str, month: str) -> Reading | None
 
 def _read_day_first(reader: TokenReader, token: Token) -> Reading | None:
     """`25 December 2024`, `the 3rd of May`."""
-    month, day = reader.token(1), _day_of(token)
-    if month is None or month.lead or day is None:
+    month, words = reader.token(1), _ordinals(token)
+    if month is None or month.lead or not words:
         return None
     name = _month(month)
-    if name is None or month.trail not in ("", ".", ",") or (month.core == "May" and month.trail):
+    if (
+        name is None
+        or month.trail not in ("", ".", ",")
+        or (month.core == "May" and month.trail and not _BOUNDS.fullmatch(token.core))
+    ):
         return None
-    words = f"{ordinal(day)} of {name}"
+    words = f"{words} of {name}"
     before = reader.before
     if before is None or before.core.lower() != "the":
         words = f"the {words}"
     return _with_year(reader, words, 2)
+
+
+def _ordinals(token: Token) -> str:
+    """The days before a month: `3`, `3rd`, `5-6`; "" for other text."""
+    if (bounds := _BOUNDS.fullmatch(token.core)) and 1 <= int(bounds[1]) < int(bounds[2]) <= 31:
+        return f"{ordinal(int(bounds[1]))} to {ordinal(int(bounds[2]))}"
+    day = _day_of(token)
+    return ordinal(day) if day else ""
 
 
 def _with_year(reader: TokenReader, words: str, num_tokens: int) -> Reading:

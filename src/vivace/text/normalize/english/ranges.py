@@ -47,7 +47,11 @@ _SEASON = re.compile(r"((?:19|20)\d\d)/(\d\d)")
 _SCORE = re.compile(r"(\d{1,3}\.\d{1,2})/(\d{1,3}(?:\.\d{1,2})?)")
 _PAIR = re.compile(rf"({NUMBER})([A-Za-z°]{{1,4}})/({NUMBER})([A-Za-z°]{{1,4}})")
 _RATIO = re.compile(rf"({NUMBER}):({NUMBER})(?::({NUMBER}))?")
+_CHAPTER = re.compile(r"(\d{1,3}):(\d{1,3})")
+_BOOKS = word_map("bible")
+_WITH_VERSES = frozenset((*_BOOKS.values(), *_BOOKS, "Psalm", "Quran", "Qur'an", "Surah"))
 _EDITION = re.compile(r"(\d{3,5}):((?:19|20)\d\d)")  # "ISO 9001:2015"
+_AFTER_PREFIX = re.compile(r"([A-Za-z]{2,})-(\d{1,3}/\d{1,3})")  # "post-9/11"
 _LIMITED = re.compile(r"([<>≤≥~≈±])(.+)")
 _LIMITS = word_map("number_signs")
 _SIZE = re.compile(rf"({NUMBER})[x×]({NUMBER})(?:[x×]({NUMBER}))?(-?[A-Za-z]{{0,4}})")
@@ -62,6 +66,8 @@ def read_fraction(reader: TokenReader, token: Token) -> Reading | None:
         return Reading(_SPECIAL[token.core])
     if found := _WITH_SIGN.fullmatch(token.core):
         return _with_unit(reader, _sign_parts(found[2]) or (0, 1), found[1])
+    if found := _AFTER_PREFIX.fullmatch(token.core):
+        return Reading(f"{found[1]} {reader.read_alone(found[2])}")
     if (ended := _read_part_of(reader, token.core)) is not None:
         return ended
     if (found := _LIMITED.fullmatch(token.core)) and (words := say_fraction(found[2])):  # "<1/10"
@@ -217,11 +223,18 @@ def read_range(reader: TokenReader, token: Token) -> Reading | None:
         name = unit_words(unit, "1" if "-" in found[4] else found[2]) if unit else ""
         name = unit if unit in ("inch", "foot") else name
         return None if name is None else Reading(f"{' by '.join(numbers)} {name}".strip())
+    if (found := _CHAPTER.fullmatch(token.core)) and _is_after_book(reader):
+        return Reading(f"{cardinal(int(found[1]))} {cardinal(int(found[2]))}")
     if found := _EDITION.fullmatch(token.core):
         return Reading(f"{decimal(found[1])}, {year(int(found[2]))}")
     if found := _RATIO.fullmatch(token.core):
         return Reading(" to ".join(decimal(number) for number in found.groups() if number))
     return _read_other(token.core)
+
+
+def _is_after_book(reader: TokenReader) -> bool:
+    """Whether chapter and verse may follow: `Psalm 119:105`."""
+    return reader.before is not None and reader.before.core in _WITH_VERSES
 
 
 def _read_other(text: str) -> Reading | None:

@@ -22,7 +22,7 @@ _WORDS = word_map("signs")
 # Signs inside a word that are spoken; other signs separate its parts.
 INSIDE = {**{sign: _WORDS[sign] for sign in "&+=@±×÷<>≤≥≈≠→°√∞²³%^"}, "/": "slash", "_": ""}
 _FACE = re.compile(r"[:;]['’]?-?[()DPpOo/\\|*]+|\^_*\^")  # emoticons are not spoken
-_OPERATORS_OF_SEVERAL = ("->", "=>", "<-", "<=", ">=", "==", "!=", "+/-")
+_OPERATORS_OF_SEVERAL = ("->", "=>", "<-", "<=", ">=", "<>", "==", "!=", "+/-")
 _ONLY_SIGNS = re.compile(r"(?=[^.,;:!?]*[><^_])[<>^_.,;:=~*'’-]{2,}")
 _HALF_DAY = re.compile(r"\d*[ap]\.?m", re.IGNORECASE)
 # A backslash, and the bracket of `list[int]` and `a[i]`, unlike that of `walk[ed]`, `look[ing]`.
@@ -85,7 +85,7 @@ def read_sign(reader: TokenReader, token: Token) -> Reading | None:
         return Reading("plus or minus", trail="")
     if sign_is_heading(reader, text):
         return Reading("", trail="")
-    sign = {"<-": "←", "<=": "≤", ">=": "≥", "==": "=", "!=": "≠"}.get(text, text)
+    sign = {"<-": "←", "<=": "≤", ">=": "≥", "==": "=", "!=": "≠", "<>": "≠"}.get(text, text)
     before = reader.before
     is_quotient = sign == "/" and before is not None and before.trail.endswith(")")
     if is_quotient and _begins_operand(reader.token(1)):
@@ -104,8 +104,10 @@ def read_sign(reader: TokenReader, token: Token) -> Reading | None:
     if sign not in _WORDS or (sign in "$€£¥" and is_before_number):
         return None
     is_alone = before is None and following is None and not sign.isascii()  # ">" is markup
-    if sign in _OPERATORS and not (is_alone or (before is not None and _is_operand(before))):
+    if sign in _OPERATORS and not (is_alone or (before is not None and _is_operand(before, sign))):
         return Reading("", trail="")
+    if text in ("==", "=") and following is None:
+        return Reading("", trail="")  # the end of a heading
     if sign == "*" and before is not None and _is_word(before) and _is_word(following):
         return Reading("", trail="")  # "SELECT * FROM"
     words = _WORDS[sign]
@@ -130,8 +132,10 @@ def sign_is_heading(reader: TokenReader, text: str) -> bool:
     return following is not None and following.core[:1].isupper()
 
 
-def _is_operand(token: Token) -> bool:
+def _is_operand(token: Token, sign: str) -> bool:
     """Whether an operator may follow: a word or number, also in brackets."""
+    if sign == "=":  # also after "ea." and "[H+]"
+        return any(map(str.isalnum, token.text))
     text = token.text.rstrip(")]}|'’°%⁺⁻")
     return text.removesuffix("!")[-1:].isdigit() or text[-1:].isalnum()  # "5! = 120"
 

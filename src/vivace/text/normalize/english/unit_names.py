@@ -17,8 +17,8 @@ _SAME_SIGNS = str.maketrans("μΩ", "µΩ")  # letters of Greek and signs of uni
 _PRODUCT = re.compile("[·⋅]")
 _STROKE_OR_DOT = re.compile("[/·⋅]")
 _COUNTED = re.compile(r"(\d{1,4})([A-Za-z]{0,3})")  # "100km" of "l/100km"
-_HEAD = re.compile(r"[A-Z]{2,4}|[a-z]{3,}s")
-_MEASURES = ("L", "dL", "mL", "ml", "µL", "kg", "mg", "m²", "m³")
+_HEAD = re.compile(r"[A-Z]{2,4}|[a-z]{3,}s|tok|req")
+_MEASURES = word_set("measures")  # after a stroke: "CFU/mL", "days/yr"
 _MONEY = re.compile(r"([$€£¥])/(\S+)")
 _CURRENCIES = word_map("signs")
 _BEFORE_ONE = frozenset(("per", "a", "one", "each", "every"))
@@ -85,7 +85,7 @@ def _read_compound(reader: TokenReader, core: str) -> Reading | None:
         return Reading(words)
     if not _HEAD.fullmatch(head) or below not in _MEASURES:
         return None
-    return Reading(f"{reader.read_alone(head)} per {_name(below)}")  # "CFU/mL", "cells/L"
+    return Reading(f"{reader.read_alone(head)} per {_per_name(below)}")  # "CFU/mL", "days/yr"
 
 
 def plural(names: str, number: str) -> str:

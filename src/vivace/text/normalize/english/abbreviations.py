@@ -52,7 +52,7 @@ def read_abbreviation(reader: TokenReader, token: Token) -> Reading | None:
     core = token.core
     if core in _PLAIN:
         return Reading(_PLAIN[core])
-    if (glued := _GLUED_NUMBER.fullmatch(core)) and glued[1].lower() in NUMBERED:
+    if "." in core and (glued := _GLUED_NUMBER.fullmatch(core)) and glued[1].lower() in NUMBERED:
         words = _case(NUMBERED[glued[1].lower()], "" if reader.before else "A")
         return Reading(f"{words} {reader.read_alone(glued[2])}")
     if found := _GLUED_YEAR.fullmatch(core):

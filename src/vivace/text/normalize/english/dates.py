@@ -51,6 +51,8 @@ def read_date(reader: TokenReader, token: Token) -> Reading | None:
 
 def _read_names(text: str) -> Reading | None:
     """`Tue/Thu`, `Mon-Wed-Fri`, `Jan/Feb`, `Jan–Mar`."""
+    if text[:3] not in _SHORT and text[:3] not in _DAYS:
+        return None
     parts = _JOINT.split(text)
     if len(parts) < 2 or not (_SHORT.keys() >= set(parts) or _DAYS.keys() >= set(parts)):
         return None

@@ -67,6 +67,8 @@ def is_minus(reader: TokenReader, before: Token | None) -> bool:
 
 def read_key(reader: TokenReader, token: Token) -> Reading | None:
     """The keys of a telephone: `press *`, `the # key`, `dial *67`, `enter 44#`."""
+    if "*" not in token.text and "#" not in token.text:
+        return None
     before = word_before(reader)
     found = _SEQUENCE.fullmatch(token.text)
     if found and (before in _BEFORE_KEYS or _WHOLE.fullmatch(found[1])):

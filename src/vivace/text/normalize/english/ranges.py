@@ -64,6 +64,8 @@ def read_fraction(reader: TokenReader, token: Token) -> Reading | None:
     """`1/2`, `1 1/2`, `2½`, `24/7`."""
     if token.core in _SPECIAL:
         return Reading(_SPECIAL[token.core])
+    if token.core.isalpha():
+        return None
     if found := _WITH_SIGN.fullmatch(token.core):
         return _with_unit(reader, _sign_parts(found[2]) or (0, 1), found[1])
     if found := _AFTER_PREFIX.fullmatch(token.core):

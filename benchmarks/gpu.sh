@@ -30,6 +30,7 @@
 set -uo pipefail
 export PYTHONUNBUFFERED=1 PYTHONPATH=src
 out=${OUT:-build/gpu} all=${GPU_SECONDS:-3600} logs=$(mktemp -d) rounds=${STREAMS_ROUNDS:-3} repeats=${REPEATS:-25}
+status=0 # 1: a command failed; the later stages run all the same
 mkdir -p "$out"
 trap 'rm -rf "$logs"' EXIT
 
@@ -46,8 +47,9 @@ figures() { # seconds, name of the JSON and log, lines to show, command
     echo "$name: exit code $? after at most $limit s"
     tail -n 6 "$logs/$name"
     cp "$logs/$name" "$out/$name.log"
+    status=1
   }
-  grep -E "$shown" "$logs/$name"
+  grep -E "$shown" "$logs/$name" || true
 }
 
 engine() { # seconds, name, arguments
@@ -75,7 +77,7 @@ run_stage() {
       tests tests/gpu/test_adapters_on_cuda.py > "$logs/tests-8" 2>&1 &
       wait
       cat "$logs"/tests-? > "$out/gpu-tests.log"
-      grep -h "^FAILED\|^ERROR" "$logs"/tests-?
+      if grep -h "^FAILED\|^ERROR" "$logs"/tests-?; then status=1; fi
       tail -qn 1 "$logs"/tests-?
       ;;
     single)
@@ -153,7 +155,7 @@ run_stage() {
     targets) python3 benchmarks/targets.py "$out" ;;
     *)
       echo "unknown stage $1; the first lines of $0 list the stages" >&2
-      return 2
+      exit 2
       ;;
   esac
 }
@@ -161,5 +163,6 @@ run_stage() {
 [ $# -gt 0 ] || set -- tests single streams parts
 for stage in "$@"; do
   echo "== $stage ($SECONDS s)"
-  run_stage "$stage" || exit $?
+  run_stage "$stage" || status=1
 done
+exit $status

@@ -165,6 +165,22 @@ def test_gpu_script_runs_one_stage() -> None:
     assert "met" in done.stdout
 
 
+def test_gpu_script_reports_a_failed_command_and_runs_later_stages(tmp_path: Path) -> None:
+    interpreter = tmp_path / "python3"
+    interpreter.write_text("#!/bin/sh\necho no device is left\nexit 3\n", encoding="utf-8")
+    interpreter.chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    environment = {**os.environ, "OUT": str(tmp_path / "out"), "PATH": path}
+    command = ["bash", str(FOLDER / "gpu.sh"), "memory", "audible"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    for name in ("latency-0.6B-one-stream", "audible"):
+        assert f"{name}: exit code 3" in done.stdout
+        log = tmp_path / "out" / f"{name}.log"
+        assert log.read_text(encoding="utf-8") == "no device is left\n"
+    assert done.stdout.count("no device is left") == 2
+
+
 @pytest.mark.parametrize("script", ["cpu.sh", "gpu.sh"])
 def test_script_refuses_an_unknown_stage(script: str, tmp_path: Path) -> None:
     environment = {**os.environ, "OUT": str(tmp_path), "WORK": str(tmp_path)}

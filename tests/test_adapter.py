@@ -155,7 +155,7 @@ GOOD = {"name": "me", "base": "b", "base_digest": "d", "rank": 1, "scale": 1.0}
         ({}, json.dumps({**GOOD, "unknown": 1}), "cannot be read"),
         ({}, json.dumps({**GOOD, "name": "x" * 5000}), "more than 2,000"),
         ({}, json.dumps({**GOOD, "speakers": {"me": "3"}}), "names to ids"),
-        ({}, json.dumps({**GOOD, "speakers": {"me": 3}}), "no vectors"),
+        ({}, json.dumps({**GOOD, "speakers": {"me": 3}}), "different speakers"),
         ({"other": torch.ones(2)}, json.dumps(GOOD), "unknown tensor"),
         ({"lora.x.a": torch.ones(2, 2)}, json.dumps(GOOD), "incomplete"),
         (

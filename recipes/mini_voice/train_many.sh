@@ -92,7 +92,7 @@ read_heart() { # on the cores that nothing else uses; in its own session, so tha
 
 shards() { grep -c "^shard" "$work/read$1.log"; } # of a speaker, so far
 
-synthesize() { # Kokoro goes on for $1 seconds, beside the training; existing shards are kept
+synthesize() { # for $1 seconds beside the training; existing shards are kept
   [ -f "$work/shards/read" ] && return
   say "synthesis"
   rm -f "$work"/shards/stop*

@@ -250,5 +250,5 @@ def _sort(info: AdapterInfo, tensors: dict[str, Tensor]) -> Adapter:
         if a.ndim != 2 or b.ndim != 2 or len(a) != b.shape[1]:
             raise AdapterError(f"the matrices of {name} do not fit together")
     if parts[SPEAKER].keys() != info.speakers.keys():
-        raise AdapterError("the speakers of the metadata have no vectors, or others")
+        raise AdapterError("the metadata and the speaker vectors name different speakers")
     return Adapter(info=info, pairs=pairs, vectors=parts[SPEAKER], weights=parts[WEIGHT])

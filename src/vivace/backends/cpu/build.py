@@ -206,7 +206,7 @@ def _open(path: Path) -> ctypes.CDLL:
     try:
         identify = library.vivace_source_hash
     except AttributeError as error:
-        raise OSError(f"{path} is another library") from error
+        raise OSError(f"{path} is not a library of vivace") from error
     identify.restype = ctypes.c_char_p
     if identify() != source_hash().encode():
         raise OSError(f"{path} was built from other sources")

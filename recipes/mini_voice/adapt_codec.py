@@ -190,6 +190,7 @@ def main() -> None:
         raise SystemExit(f"{args.data}: no recording can be used")
     log("recordings", recordings=len(texts), minutes=sum(map(len, audios)) / SAMPLE_RATE / 60)
     lines = [*texts, *other_lines(config.num_other_lines)]
+    log("imitate", voice=config.voice, sentences=len(lines))
     preset, imitated = imitate(args.base, config.voice, lines, audios)
     log("preset", utterances=len(preset.texts), minutes=len(preset.audio) / SAMPLE_RATE / 60)
     begin_stage()

@@ -258,4 +258,10 @@ def train(stage: Stage, name: str, length: Length, log: Log, *, use_graph: bool 
         number += 1
         if number % config.log_every == 0:
             ms = 1000 * (time.perf_counter() - begun) / number
-            log(name, step=number, ms=ms, **{key: float(one) for key, one in outputs.items()})
+            log(
+                name,
+                step=number,
+                of=length.num_steps,
+                ms=ms,
+                **{key: float(one) for key, one in outputs.items()},
+            )

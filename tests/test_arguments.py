@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from vivace.audio.clip import Audio
 from vivace.dialogue.talk import Dialogue
 from vivace.errors import AudioError, CheckpointError, RequestError, TTSError
 from vivace.options import DialogueOptions, SpeakOptions, SpeechOptions, StreamOptions
+from vivace.script.request import as_pieces
 from vivace.voices.library import VoiceLibrary
 
 WRONG: list[Any] = [5, -1.5, True, b"x", [], ["a"], (), {1}, object(), np.zeros(3), lambda: 1, type]
@@ -54,6 +56,12 @@ def test_load_with_a_path_or_name_of_another_type_raises(argument: str, value: A
 def test_load_with_adapters_that_are_no_mapping_of_files_raises(value: Any) -> None:
     with pytest.raises(CheckpointError, match=r"adapters? must be"):
         TTS.load(adapters=value)
+
+
+@pytest.mark.parametrize("text", [{"a": "Hello."}, {"Hello."}, frozenset(("Hello.",))])
+def test_mapping_or_set_as_text_raises(text: Any) -> None:
+    with pytest.raises(RequestError, match="must be a string or an iterator of strings, not"):
+        as_pieces(text)
 
 
 @pytest.mark.parametrize("argument", ["offline", "split_camel_case"])
@@ -165,3 +173,11 @@ def test_check_choice_accepts_none_only_where_it_is_allowed() -> None:
     check_choice("live", None, ("word", "sentence"), may_be_none=True)
     with pytest.raises(RequestError, match="live must be one of word, sentence, not None"):
         check_choice("live", None, ("word", "sentence"))
+
+
+def test_pickling_a_tts_raises_with_a_hint(tiny_folder: Path) -> None:
+    with (
+        TTS.load(tiny_folder / "custom_voice", device="cpu") as tts,
+        pytest.raises(TypeError, match="load it in each process"),
+    ):
+        pickle.dumps(tts)

@@ -780,7 +780,9 @@ def test_name_that_is_neither_folder_nor_hub_id_is_rejected(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: pytest.fail("hub"))
-    with pytest.raises(CheckpointError, match=r"no folder .*give a checkpoint folder or a hub id"):
+    with pytest.raises(
+        CheckpointError, match=r"no folder .*give a checkpoint folder or a model such as"
+    ):
         TTS.load(name, device="cpu")
 
 

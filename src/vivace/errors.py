@@ -42,6 +42,17 @@ from typing import Any
 class TTSError(Exception):
     """Base class of all exceptions of Vivace."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the message and the attributes. `Exception` would call `__init__` with `args`."""
+        return _unpickle, (type(self), self.args), self.__dict__
+
+
+def _unpickle(kind: type[TTSError], arguments: tuple[Any, ...]) -> TTSError:
+    base: Any = kind.__base__  # whose `__new__` fits, such as FileExistsError
+    error: TTSError = base.__new__(kind)
+    error.args = arguments
+    return error
+
 
 class RequestError(TTSError, ValueError):
     """The request cannot be fulfilled."""

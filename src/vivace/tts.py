@@ -225,6 +225,9 @@ class TTS:
         parts = self.loaded.open_parts  # `parts` raises in a forked child
         return f"<{name} on {parts.describe_model()}, backend {parts.engine.backend.name}>"
 
+    def __reduce__(self) -> typing.NoReturn:
+        raise TypeError("a TTS cannot be pickled or copied; load it in each process")
+
     # -- speech --------------------------------------------------------------------------------
 
     # `typing.overload`: jedi stops at a bare `overload`, which does not lead it to the options.

@@ -133,6 +133,7 @@ def test_no_text_on_terminal_is_usage_error(
     [
         ("voices", "voice"),
         ("spekers", "speakers"),
+        ("speak", "say"),
         ("Says", "say"),
         ("doktor", "doctor"),
         ("custom", "say"),
@@ -424,6 +425,7 @@ def test_examples_of_help_are_valid() -> None:
         (["serve", "--prot", "3"], "--port"),
         (["plan", "--calls", "3", "--prise", "2"], "--price"),
         (["voice", "list", "--jsn"], "--json"),
+        (["--verison"], "--version"),
     ],
 )
 def test_misspelt_option_gets_suggestion(

@@ -71,9 +71,9 @@ def test_exit_ends_repl(
 def test_error_of_line_does_not_end_repl(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
-    assert repl(model, b"\xff\n[pause 1s]\nTwo.\n", monkeypatch) == 0
-    bad, wordless, good, _ = capsys.readouterr().err.splitlines()
-    assert bad.startswith("vivace: stdin, line 1: not UTF-8")
+    assert repl(model, b"[pause 1s]\n\xff\nTwo.\n", monkeypatch) == 0
+    wordless, bad, good, _ = capsys.readouterr().err.splitlines()
+    assert bad.startswith("vivace: stdin, line 2: not UTF-8")
     assert wordless.startswith("vivace: ")
     assert "has no words" in wordless
     assert good.startswith("speech.wav: ")

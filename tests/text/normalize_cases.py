@@ -297,6 +297,7 @@ CASES: dict[str, dict[str, str]] = {
         "and/or": "and or",
         "5 > 3": "five is greater than three",
         "café, naïve, Zoë": "cafe, naive, Zoe",
+        "cafe\u0301, nai\u0308ve, Zoe\u0308": "cafe, naive, Zoe",  # decomposed, as macOS writes
         "“Yes,” she said…": '"Yes," she said...',
         "wait—no": "wait - no",
         "The plan (if any) failed.": "The plan, if any, failed.",

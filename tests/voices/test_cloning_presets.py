@@ -109,9 +109,11 @@ def test_preset_has_precedence_over_clone_of_same_name(tts: TTS, voice: Voice) -
 
 
 def test_transcript_is_refused_before_recording_is_read(tts: TTS, tmp_path: Path) -> None:
+    recording = tmp_path / "invalid.wav"
+    recording.touch()
     for call in (tts.clone, tts.voice):
         with pytest.raises(UnsupportedRequestError, match=r"leave the transcript out, .*Base"):
-            call(tmp_path / "missing.wav", "Words.")
+            call(recording, "Words.")
 
 
 def test_voice_of_other_width_is_refused(tts: TTS) -> None:

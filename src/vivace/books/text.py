@@ -127,7 +127,7 @@ def read_html(path: Path) -> Book:
     try:
         source = decode_page(path.read_bytes())
     except UnicodeDecodeError as error:
-        raise RequestError(f"{path}: not UTF-8: {error}") from error
+        raise RequestError(f"{path}: not UTF-8: {error.reason}; save the text as UTF-8") from error
     page = read_page(source, str(path))
     blocks = [(page.levels.get(number, 0), each) for number, each in enumerate(page.paragraphs)]
     title = _first_title(blocks) or path.stem

@@ -61,7 +61,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         words = [word for word in rest if not word.startswith("-")]
         text = " ".join([arguments.text or "", *words]) if hasattr(arguments, "text") else ""
         hint = f'; quote a text of several words: "{text}"' if text and words == rest else ""
-        hint = hint or suggest_options(rest, arguments.options)
+        hint = hint or suggest_options(rest, [*arguments.options, *ROOT_OPTIONS])
         arguments.fail(f"unrecognized arguments: {' '.join(rest)}{hint}")
     return arguments
 
@@ -83,8 +83,10 @@ def _near_miss(word: str, commands: Sequence[str]) -> str | None:
     """The command that a word resembles, or None if the word is text to speak."""
     if not word.isalpha():
         return None
+    if word.lower() in COMMAND_ALIASES:
+        return COMMAND_ALIASES[word.lower()]
     close = difflib.get_close_matches(word.lower(), commands, n=1, cutoff=0.75)
-    return close[0] if close else COMMAND_ALIASES.get(word.lower())
+    return close[0] if close else None
 
 
 def _run(argv: Sequence[str]) -> int:

@@ -66,8 +66,9 @@ def _typed_lines() -> Iterator[str]:
 
 
 def _piped_lines() -> Iterator[str]:
-    for content in sys.stdin.buffer if sys.stdin is not None else ():
+    lines = sys.stdin.buffer if sys.stdin is not None else ()
+    for number, content in enumerate(lines, start=1):
         try:
-            yield decode_utf8(content, "stdin", MAX_TEXT_BYTES, RequestError)
+            yield decode_utf8(content, "stdin", MAX_TEXT_BYTES, RequestError, first_line=number)
         except RequestError as error:
             print_error(error)

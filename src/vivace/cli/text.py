@@ -86,7 +86,9 @@ def _decoded_stdin() -> Iterator[str]:
             yield decoder.decode(content, final=not content)
         except UnicodeDecodeError as error:
             yield error.object[: error.start].decode("utf-8")  # text before the error is spoken
-            raise RequestError(f"stdin is not UTF-8: {error.reason}") from error
+            raise RequestError(
+                f"stdin is not UTF-8: {error.reason}; save the text as UTF-8"
+            ) from error
         if not content:
             return
 

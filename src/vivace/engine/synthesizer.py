@@ -10,7 +10,7 @@ from typing import NamedTuple, overload
 
 from vivace.audio.clip import Audio
 from vivace.audio.file_mark import FileMark
-from vivace.audio.files import read_audio
+from vivace.audio.files import check_path, read_audio
 from vivace.device.threads import use_threads
 from vivace.engine.async_stream import AsyncStream, LoopWakers, run_steps_async
 from vivace.engine.batch import Steps, check_item, read_batch, read_text, run_steps, speak_batch
@@ -71,6 +71,7 @@ class Synthesizer:
         if isinstance(found, UnenrolledRecording):
             from vivace.voices.enroll import enroll_once  # imports PyTorch
 
+            check_path(str(found.audio))
             self._loaded.check_clone(transcript)
             model, codec, engine = self._loaded.parts
             cache = EnrolmentCache()

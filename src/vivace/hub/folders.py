@@ -33,7 +33,7 @@ def find_folder(
     """Return a local folder, or download a hub id (with `offline`: find it in the cache).
 
     None and "mini" are the embedded voice. `is_codec`: accept a folder with only a codec."""
-    _check_source(name, revision, cache_dir)
+    _check_source(revision, cache_dir)
     check_flag("offline", offline)
     if (folder := local_folder(name)) is not None:
         return folder
@@ -42,7 +42,7 @@ def find_folder(
     if not HUB_ID.fullmatch(str(name)) or str(name).startswith("."):
         near = suggest_name(str(name)) or RELEASED[1]
         raise CheckpointError(
-            f"no folder {str(name)[:MAX_SHOWN_CHARS]!r}; give a checkpoint folder or a hub id such "
+            f"no folder {str(name)[:MAX_SHOWN_CHARS]!r}; give a checkpoint folder or a model such "
             f"as {near}"
         )
     found = download(
@@ -52,10 +52,8 @@ def find_folder(
     return found
 
 
-def _check_source(name: object, revision: object, cache_dir: object) -> None:
+def _check_source(revision: object, cache_dir: object) -> None:
     """Raise CheckpointError for arguments of `find_folder` that have a wrong type."""
-    if not isinstance(name, (str, Path, NoneType)):
-        raise CheckpointError(f"a model is a folder or a hub id, not {shown(name)}")
     if not isinstance(revision, (str, NoneType)):
         raise CheckpointError(f"revision must be a branch, tag or commit, not {shown(revision)}")
     if cache_dir is not None:
@@ -63,7 +61,12 @@ def _check_source(name: object, revision: object, cache_dir: object) -> None:
 
 
 def local_folder(name: str | Path | None) -> Path | None:
-    """The folder of a local model or of the embedded voice. None for other names."""
+    """The folder of a local model or of the embedded voice. None for other names.
+
+    Raises CheckpointError for other types.
+    """
+    if not isinstance(name, (str, Path, NoneType)):
+        raise CheckpointError(f"a model is a folder or a hub id, not {shown(name)}")
     if name is None:
         return EMBEDDED
     if name != "" and _is_path(name, Path.is_dir):

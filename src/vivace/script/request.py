@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 
 from vivace.errors import RequestError
@@ -37,7 +37,7 @@ def as_pieces(text: object) -> Pieces:
         )
     if isinstance(text, AsyncIterable):
         return text.__aiter__()
-    if isinstance(text, Iterable) and not isinstance(text, (bytes, bytearray)):
+    if isinstance(text, Iterable) and not isinstance(text, (bytes, bytearray, Mapping, Set)):
         return iter(text)
     kind = type(text).__name__
     raise RequestError(f"text must be a string or an iterator of strings, not {kind}")

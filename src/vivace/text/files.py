@@ -18,11 +18,16 @@ def read_utf8(path: str | os.PathLike[str], max_bytes: int, error: type[TTSError
     return decode_utf8(content, str(path), max_bytes, error)
 
 
-def decode_utf8(content: bytes, name: str, max_bytes: int, error: type[TTSError]) -> str:
+def decode_utf8(
+    content: bytes, name: str, max_bytes: int, error: type[TTSError], *, first_line: int = 1
+) -> str:
+    """Return the text, or raise `error` with the number of the invalid line."""
     if len(content) > max_bytes:
         raise error(f"{name}: larger than {max_bytes:,} bytes")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as fault:
-        line = content[: fault.start].count(b"\n") + 1
-        raise error(f"{name}, line {line}: not UTF-8: {fault.reason}") from fault
+        line = content[: fault.start].count(b"\n") + first_line
+        raise error(
+            f"{name}, line {line}: not UTF-8: {fault.reason}; save the text as UTF-8"
+        ) from fault

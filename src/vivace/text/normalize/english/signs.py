@@ -183,7 +183,7 @@ def plain_signs(text: str) -> str:
     """Replace accented letters and signs by ASCII."""
     if text.isascii() and not _MARKS.search(text):
         return text
-    text = _BETWEEN_WORDS.sub(" ", _SOFT.sub("", text))
+    text = _BETWEEN_WORDS.sub(" ", _SOFT.sub("", unicodedata.normalize("NFC", text)))
     text = _GREEK.sub(_name_greek, text)
     text = _DASHES.sub("—", text).translate(_PLAIN).translate(_LETTERS)
     parts = (_fold(character) for character in text)

@@ -63,6 +63,7 @@ from recipes.mini_voice.common import DEVICE, Log, begin_stage
 from recipes.mini_voice.import_asset import ASSET
 from recipes.mini_voice.settings import SAMPLE_RATE, load_settings, parser
 from recipes.mini_voice.snake import use_fast_snake
+from vivace.errors import TrainingDataError
 
 CODEC_WEIGHTS = Path("speech_tokenizer") / "model.safetensors"
 
@@ -183,7 +184,10 @@ def main() -> None:
     settings = load_settings(args.smoke, args.set, on_gpu=DEVICE.type == "cuda")
     config = settings.adapt_codec
     log = Log(args.out.with_name(f"{args.out.name}.log.jsonl"))
-    texts, audios, rejections = read_recordings(args.data)
+    try:
+        texts, audios, rejections = read_recordings(args.data)
+    except TrainingDataError as error:
+        raise SystemExit(f"--data: {error}") from None
     for one in rejections:
         log("rejected", recording=one.where, reason=one.reason)
     if not texts:

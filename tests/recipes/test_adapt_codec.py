@@ -61,6 +61,14 @@ def test_stage_writes_a_decoder_and_codes_of_every_recording(tmp_path: Path) -> 
     assert list(config["talker_config"]["spk_id"]) == ["michael"]
 
 
+def test_missing_recordings_are_reported_without_a_traceback(tmp_path: Path) -> None:
+    data = tmp_path / "missing"
+    done = fork_server.run(RUN, str(ROOT), "--data", str(data), "--out", str(tmp_path / "base"))
+    assert done.returncode == 1
+    assert done.stderr.strip().endswith(f"--data: {data}: there is no such folder or file")
+    assert "Traceback" not in done.stderr
+
+
 def test_recordings_of_any_format_are_read_and_bad_ones_rejected(tmp_path: Path) -> None:
     time = np.arange(44_100) / 44_100
     tone = 0.3 * np.sin(2 * np.pi * 300 * time) * (1 + np.sin(2 * np.pi * 5 * time))

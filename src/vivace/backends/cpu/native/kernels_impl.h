@@ -15,6 +15,7 @@
 //   arrange                finishes a rounded group of a row: order of codes, starts of sums
 //   the names that kernels_integer_tiles.h needs
 
+constexpr size_t MAX_AHEAD = 28 << 10;  // bytes of weights that the first-level cache holds
 constexpr int MIN_BLOCK_ROWS = 8;  // rows for which widening a block of weights takes little time
 
 #ifndef HAS_OTHER_INTEGERS
@@ -75,25 +76,18 @@ static void round_row(int kind, const float* x, int in, int8_t* codes, float* sc
 
 struct FloatRows {
     static constexpr size_t SIZE = 4;
-    static constexpr bool IS_FAR = true;  // in memory, or in a cache of a higher level
     static V vector(const char* p) { return load(reinterpret_cast<const float*>(p)); }
     static float number(const char* p) { return *reinterpret_cast<const float*>(p); }
 };
 
-struct WidenedRows : FloatRows {
-    static constexpr bool IS_FAR = false;
-};
-
 struct Bf16Rows {
     static constexpr size_t SIZE = 2;
-    static constexpr bool IS_FAR = true;
     static V vector(const char* p) { return load_bf16(reinterpret_cast<const uint16_t*>(p)); }
     static float number(const char* p) { return from_bf16(*reinterpret_cast<const uint16_t*>(p)); }
 };
 
 struct HalfRows {
     static constexpr size_t SIZE = 2;
-    static constexpr bool IS_FAR = true;
     static V vector(const char* p) { return load_half(reinterpret_cast<const uint16_t*>(p)); }
     static float number(const char* p) { return from_half(*reinterpret_cast<const uint16_t*>(p)); }
 };
@@ -113,16 +107,18 @@ static inline void read_ahead(const char* weights, size_t size) {
         for (size_t i = 0; i < size; i += 64) __builtin_prefetch(weights + i, 0, 4 - LEVEL);
 }
 
-// Few rows take less time than reading the weights: the next OUT outputs are read ahead.
+// One or two rows take less time than reading the weights. The next OUT outputs are read ahead if
+// their weights have 16 bits and fit the first-level cache.
 template <class Rows, int OUT, int ROWS>
 static inline void dot_float(const char* w, size_t w_stride, const float* x, size_t in,
                              float (&out)[OUT][ROWS]) {
     V total[OUT][ROWS];
     UNROLL for (int o = 0; o < OUT; ++o)
         UNROLL for (int r = 0; r < ROWS; ++r) total[o][r] = splat(0.0f);
+    const bool reads_ahead = Rows::SIZE == 2 && ROWS <= 2 && size_t(OUT) * w_stride <= MAX_AHEAD;
     size_t i = 0;
     for (; i + W <= in; i += W) {
-        if constexpr (Rows::IS_FAR && ROWS <= 2)
+        if (reads_ahead)
             read_ahead<1>(w + size_t(OUT) * (w_stride + i * Rows::SIZE), size_t(OUT) * W * Rows::SIZE);
         V input[ROWS];
         UNROLL for (int r = 0; r < ROWS; ++r) input[r] = load(x + size_t(r) * in + i);
@@ -195,9 +191,9 @@ static inline void compute_outputs(const Product& p, int r, NextBlock& next) {
     int o = 0;
     for (; o + 4 <= p.end; o += 4, next.weights += next.part) {
         read_ahead<2>(next.weights, next.part);
-        compute<FloatTile<WidenedRows>, 4, ROWS>(p, o, r);
+        compute<FloatTile<FloatRows>, 4, ROWS>(p, o, r);
     }
-    for (; o < p.end; ++o) compute<FloatTile<WidenedRows>, 1, ROWS>(p, o, r);
+    for (; o < p.end; ++o) compute<FloatTile<FloatRows>, 1, ROWS>(p, o, r);
 }
 
 // The weights of a block are read once from each level of the caches, and the rows once per block.

@@ -37,11 +37,17 @@ bool has_i8mm() {
 #endif
 }
 
+#if defined(__x86_64__)
+bool has_f16c() {  // GCC 10 has no __builtin_cpu_supports("f16c")
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+#endif
+
 bool has_avx2() {
 #if defined(__x86_64__)
-    unsigned a = 0, b = 0, c = 0, d = 0;  // GCC 10 has no __builtin_cpu_supports("f16c")
-    const bool has_f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c;
+    static const bool is_f16c = has_f16c();  // asked once: a virtual machine takes microseconds
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && is_f16c;
 #else
     return false;
 #endif

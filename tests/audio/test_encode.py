@@ -233,6 +233,12 @@ def test_mp3_has_requested_bit_rate(rate: int, bit_rate: int) -> None:
         assert (found.sample_rate, found.bit_rate) == (rate, bit_rate)
 
 
+@pytest.mark.parametrize("bit_rate", [0, 7_999, 320_001])
+def test_bit_rate_out_of_range_raises_audio_error(bit_rate: int) -> None:
+    with pytest.raises(AudioError, match=f"from 8000 to 320000 bits a second, not {bit_rate}"):
+        open_encoder("mp3", 24_000, bit_rate)
+
+
 @pytest.mark.parametrize("rate", [0, -1, 192_001])
 def test_sample_rate_out_of_range_raises_audio_error(rate: int) -> None:
     with pytest.raises(AudioError, match=f"sample_rate must be 1 to 192,000 Hz, not {rate}"):

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vivace.audio.file_mark import FileMark
-from vivace.audio.formats import AudioFormat, FfmpegCodec, find_format
+from vivace.audio.formats import AudioFormat, FfmpegCodec, check_bit_rate, find_format
 from vivace.audio.id3 import id3_tag
 from vivace.audio.tags import SOUNDFILE_NAMES, XMP, Tags, named_tags, riff_chunks
 from vivace.audio.wav import Samples, wav_header
@@ -52,6 +52,7 @@ def open_encoder(
     """
     if not 1 <= sample_rate <= MAX_SAMPLE_RATE:
         raise AudioError(f"sample_rate must be 1 to {MAX_SAMPLE_RATE:,} Hz, not {sample_rate}")
+    check_bit_rate(bit_rate)
     return Encoder(find_format(format, sample_rate), sample_rate, bit_rate, tags)
 
 

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from vivace.errors import AudioError
+from vivace.speech import Bounds
 
 SpeechFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 SPEECH_FORMATS: tuple[str, ...] = get_args(SpeechFormat)  # OpenAI's `response_format`
 RECORDING_EXTENSIONS = (".wav", ".flac", ".ogg", ".mp3", ".m4a", ".opus", ".webm")
 READABLE_FORMATS = "WAV, FLAC, OGG and MP3 are supported, and M4A, AAC and WebM with the extra av"
+BIT_RATES = Bounds(8_000, 320_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,12 @@ def find_format(name: str, sample_rate: int | None = None) -> AudioFormat:
         listed = ", ".join(f"{rate:,}" for rate in rates)
         raise AudioError(f"cannot write {name} at {sample_rate:,} Hz; supported rates: {listed}")
     return FORMATS[name]
+
+
+def check_bit_rate(bit_rate: int | None) -> None:
+    """Raise AudioError for bits per second that no encoder makes; None is a format's default."""
+    if bit_rate is not None and bit_rate not in BIT_RATES:
+        raise AudioError(f"bit_rate must be {BIT_RATES} bits a second, not {bit_rate}")
 
 
 def format_of(path: str | os.PathLike[str], formats: Mapping[str, AudioFormat] = FORMATS) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 
 from vivace.audio.encode import EncoderTags, open_encoder
 from vivace.audio.file_mark import FileMark
-from vivace.audio.formats import AUDIOBOOK_FORMATS, M4B, format_of
+from vivace.audio.formats import AUDIOBOOK_FORMATS, M4B, check_bit_rate, format_of
 from vivace.audio.loudness import LoudnessMeter, limit_peaks
 from vivace.audio.m4b import ChapterMark, write_m4b
 from vivace.audio.wav import Samples
@@ -48,6 +48,7 @@ class AudiobookOutput:
         for path in self.paths:
             if not self.force and path.exists():
                 raise OutputExistsError(path, "--force")
+        check_bit_rate(self.bit_rate)
         if self.format == M4B.name:
             silence = [np.zeros(4_096, np.float32)]
             write_m4b(io.BytesIO(), silence, sample_rate, marks=[], tags={}, cover=cover)

@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from vivace.audio.formats import SpeechFormat
+from vivace.audio.formats import BIT_RATES, SpeechFormat
 from vivace.audio.speed import MAX_SPEED, MIN_SPEED
 from vivace.options import StreamOptions
 from vivace.serve.card import Card
@@ -78,7 +78,7 @@ TopP = Annotated[float, Within(BOUNDS["top_p"])]
 RepetitionPenalty = Annotated[float, Within(BOUNDS["repetition_penalty"])]
 Speed = Annotated[float, Within(Bounds(MIN_SPEED, MAX_SPEED))]
 SampleRate = Annotated[int, Within(Bounds(8_000, 48_000))]
-BitRate = Annotated[int, Within(Bounds(8_000, 320_000))]
+BitRate = Annotated[int, Within(BIT_RATES)]
 
 
 class SpeechRequest(ClientInput):

@@ -17,9 +17,10 @@ import torch
 from tests.support.adapters import save_adapters
 from tests.support.serving import running
 from tests.support.tiny import Tiny
-from vivace import TTS, Audio, device
+from vivace import TTS, Audio
 from vivace.adapter import Adapter, AdapterInfo, free_speaker_ids
 from vivace.checkpoint import EMBEDDED, Checkpoint
+from vivace.device import choice
 from vivace.errors import RequestError
 from vivace.serve.setting_sources import resolve_settings
 from vivace.serve.settings import ModelSpec, ServeSettings
@@ -172,7 +173,7 @@ def test_adapters_of_a_mixing_backend_share_one_model(
 def test_auto_mixes_adapters_of_a_large_model_on_a_gpu(
     adapters: Path, monkeypatch: pytest.MonkeyPatch, has_gpu: bool, is_mixed: bool
 ) -> None:
-    monkeypatch.setattr(device, "may_have_gpu", lambda: True)
+    monkeypatch.setattr(choice, "may_have_gpu", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     first = ServeSettings(adapters=adapters, models=LARGE).served_models[0]

@@ -122,7 +122,7 @@ def test_garbage_collection_skips_loaded_modules(
     class Ready:
         wyoming_url = None
 
-        def __init__(self, context: ServeContext, *, has_http: bool) -> None:
+        def __init__(self, context: ServeContext, **options: object) -> None:
             self.context = context
 
         async def serve(self, on_ready: Callable[[str], None]) -> None:

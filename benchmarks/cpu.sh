@@ -91,7 +91,7 @@ run_stage() {
       ;;
     calls-0.6B) calls 0.6B "$threads" "1 4" ;;
     calls-1.7B) calls 1.7B "${threads##* }" 1 ;;
-    embedded) measured cpu-mini-cpp benchmarks/cpu.py --threads 1 2 ;;
+    embedded) measured cpu-mini-cpp benchmarks/cpu.py --threads 1 2 --repeats 15 ;;
     codec) measured codec-cpu benchmarks/codec_cpu.py --threads 2 --repeats 5 ;;
     command) measured command benchmarks/command.py --first ;;
     *)
@@ -113,4 +113,4 @@ for stage in "$@"; do
   run_stage "$stage" || exit $?
 done
 echo "== results ($SECONDS s)"
-python3 benchmarks/cpu_summary.py "$out" --suffix "$suffix"
+python3 benchmarks/cpu_summary.py "$out" --suffix="$suffix"

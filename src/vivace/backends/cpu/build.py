@@ -176,7 +176,9 @@ def _build_once(folder: Path, compiler: str, timeout_s: float) -> ctypes.CDLL:
         log.info("built %s in %.1f s", path, time.monotonic() - started)
         return _open(path)
     except OSError as error:
-        raise BuildError(f"{path} cannot be written or loaded: {error}") from error
+        raise BuildError(
+            f"{path} cannot be written or loaded: {error}; XDG_CACHE_HOME names another folder"
+        ) from error
 
 
 def _load_cached(folder: Path) -> ctypes.CDLL | None:

@@ -18,7 +18,7 @@ import cpu_tables
 from make_tables import table
 
 Report = dict[str, Any]
-TABLES: dict[str, Callable[..., cpu_tables.Table]] = {  # of the reports whose names begin so
+TABLES: dict[str, Callable[..., cpu_tables.Table]] = {  # by the beginning of a report's name
     "cpu-calls-": cpu_tables.calls,
     "cpu-mini-cpp": cpu_tables.parts,
     "cpu-models-": cpu_tables.models,

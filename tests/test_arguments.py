@@ -153,9 +153,7 @@ def test_dialogue_voices_that_are_no_mapping_raise(tiny_folder: Path, value: Any
 
 @pytest.mark.parametrize(("kind", "name"), FLAGS)
 @pytest.mark.parametrize("value", ["false", "no", 2, [], None, np.zeros(3)], ids=str)
-def test_option_with_another_value_than_true_or_false_raises(
-    kind: type[SpeechOptions], name: str, value: Any
-) -> None:
+def test_flag_that_is_no_boolean_raises(kind: type[SpeechOptions], name: str, value: Any) -> None:
     with pytest.raises(RequestError, match=f"{name} must be True or False"):
         kind(**{name: value})
 

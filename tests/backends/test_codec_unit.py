@@ -18,7 +18,6 @@ from vivace.backends.cuda_graph.codec_operands import (
     Columns,
     Processors,
     Rows,
-    compare,
 )
 from vivace.backends.cuda_graph.codec_product import (
     SHAPES,
@@ -27,6 +26,7 @@ from vivace.backends.cuda_graph.codec_product import (
     WideProduct,
 )
 from vivace.backends.cuda_graph.codec_unit import UnitArguments, UnitKernels, WideUnit
+from vivace.backends.cuda_graph.hopper import compare
 from vivace.errors import BackendUnavailableError
 
 

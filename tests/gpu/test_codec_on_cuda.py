@@ -19,8 +19,9 @@ from shapes import load_configs, random_module
 
 from vivace.backends.cuda_graph import codec_fused
 from vivace.backends.cuda_graph.codec_fused import FusedDecoder
+from vivace.backends.cuda_graph.codec_histories import Histories, Past
 from vivace.backends.cuda_graph.codec_kernels import SNAKE
-from vivace.backends.cuda_graph.codec_layers import Activation, Histories, Past, Product
+from vivace.backends.cuda_graph.codec_layers import Activation, Product
 from vivace.backends.cuda_graph.codec_operands import ColumnParameters, Outputs
 from vivace.backends.cuda_graph.codec_product import (
     SHAPES,

@@ -89,8 +89,9 @@ def load_attention(
     """None on other GPUs and for heads of other sizes."""
     if head_dim not in HEAD_DIMS:
         return None
-    load = partial(CudaAttention, head_dim, group, num_kv_heads)
-    return load_on_hopper(device, load, "the attention of new tokens runs in Triton's kernels")
+    make = partial(CudaAttention, head_dim, group, num_kv_heads)
+    instead = "the attention of new tokens runs in Triton's kernels"
+    return load_on_hopper(device, make, None, instead)
 
 
 def _addresses(tensors: Sequence[Tensor]) -> list[int]:

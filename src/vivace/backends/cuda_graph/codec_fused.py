@@ -24,16 +24,12 @@ from torch import Tensor, nn
 
 from vivace.backends.cuda_graph import codec_kernels as kernels
 from vivace.backends.cuda_graph.buckets import CODEC_FRAMES
+from vivace.backends.cuda_graph.codec_histories import Histories, Past
 from vivace.backends.cuda_graph.codec_layers import (
     Activation,
     CodeSum,
-    Histories,
     Mix,
-    Past,
     Product,
-    RingAttention,
-    Rope,
-    TransformerLayer,
     Unit,
     Waveform,
     rounded,
@@ -42,6 +38,7 @@ from vivace.backends.cuda_graph.codec_operands import ColumnParameters
 from vivace.backends.cuda_graph.codec_plain import SlotDecoder
 from vivace.backends.cuda_graph.codec_product import CodecProducts, WideProduct, load_products
 from vivace.backends.cuda_graph.codec_tiles import SINGLE
+from vivace.backends.cuda_graph.codec_transformer import RingAttention, Rope, TransformerLayer
 from vivace.backends.cuda_graph.codec_unit import UnitKernels, WideUnit, load_kernels
 from vivace.model import ops
 from vivace.model.codec import Codec

@@ -1,4 +1,4 @@
-"""Launches the codec's fused kernels: layers with weights, and the slots' histories."""
+"""Launches the kernels of the codec's layers with weights."""
 
 from __future__ import annotations
 
@@ -8,61 +8,14 @@ import torch
 from torch import Tensor
 
 from vivace.backends.cuda_graph import codec_kernels as kernels
-from vivace.backends.cuda_graph.buckets import CODEC_FRAMES
-from vivace.backends.cuda_graph.codec_attention import attend_kernel, rotations_kernel
+from vivace.backends.cuda_graph.codec_histories import Past, history_blocks, keep
 from vivace.backends.cuda_graph.codec_operands import Outputs, WideLayer
 from vivace.backends.cuda_graph.codec_tiles import HALF, SPLIT, UnitTile, pick_tile, pick_unit_tile
 from vivace.backends.cuda_graph.tiles import power_of_two
 from vivace.model.layers import RMSNorm
 
-ALIGNMENT = 4  # float32 numbers: 16 bytes
 WAVEFORM_ROWS = 128  # inputs of a block; the same for all batches, like the order of its sums
-CLEARED = 8192  # numbers per block
 NORM_ROWS = 64  # maximum rows of a tile that also sums squares
-
-
-class Histories:
-    """Past inputs of the causal layers: one float32 table of all slots, and a view per layer."""
-
-    def __init__(self) -> None:
-        self._sizes: list[int] = []
-        self._dtypes: list[torch.dtype] = []
-        self._views: list[Tensor] = []
-        self._table = torch.empty(0)
-
-    def add(self, num_elements: int, dtype: torch.dtype = torch.float32) -> int:
-        """Reserve elements for every slot; returns the number for `view`."""
-        count = num_elements * dtype.itemsize // 4
-        self._sizes.append(-(-count // ALIGNMENT) * ALIGNMENT)
-        self._dtypes.append(dtype)
-        return len(self._sizes) - 1
-
-    def allocate(self, num_slots: int, device: torch.device) -> Tensor:
-        """The table: [slots, history of all layers]."""
-        self._table = torch.zeros(num_slots, sum(self._sizes), device=device)
-        parts = self._table.split(self._sizes, dim=1)
-        self._views = [p.view(dtype) for p, dtype in zip(parts, self._dtypes, strict=True)]
-        return self._table
-
-    def clear(self, slots: Tensor) -> None:
-        """Set the histories of these slots to 0, at the memory's bandwidth."""
-        size = self._table.shape[1]
-        grid = (-(-size // CLEARED), len(slots))
-        kernels.clear_kernel[grid](self._table, slots, size, BLOCK=CLEARED)
-
-    def view(self, number: int) -> Tensor:
-        """[slots, elements] in the layer's dtype, contiguous within a slot."""
-        return self._views[number]
-
-
-@dataclass(frozen=True, slots=True)
-class Past:
-    """The histories of the slots of a pass."""
-
-    histories: Histories
-    slots: Tensor  # [B]
-    num_seen: Tensor  # frames decoded so far, of all slots
-    rotations: Tensor  # of this chunk's positions: [B, T, 2, head_dim / 2], cosines and sines
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +155,7 @@ class Product:
             IS_ROWS_FIRST=is_rows_first, num_warps=tile.num_warps, num_stages=tile.num_stages,
         )  # fmt: skip
         if history is not None:
-            _keep(x, history, past.slots, self.reach)
+            keep(x, history, past.slots, self.reach)
 
     def joined(self, x: Tensor, past: Past) -> Tensor:
         """The past before x: [B, reach + T, in]. Updates the slots' history."""
@@ -216,7 +169,7 @@ class Product:
             joined = x.new_empty(shape)
             joined[:, reach:] = x
         history = past.histories.view(self.history)
-        blocks = _history_blocks(reach)
+        blocks = history_blocks(reach)
         kernels.join_kernel[(-(-size // blocks["BLOCK_C"]), batch)](
             joined, history, past.slots, length, reach, size, history.stride(0), **blocks
         )
@@ -297,7 +250,7 @@ class Unit:
             SIZE=size, HEAD=tile.head, TAIL=tile.tail, TAPS=len(first.weight),
             BLOCK_M=tile.rows, BLOCK_K=tile.depth, num_warps=4, num_stages=3,
         )  # fmt: skip
-        _keep(active, history, past.slots, first.reach)
+        keep(active, history, past.slots, first.reach)
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +272,7 @@ class Waveform:
             x, history, past.slots, self.weight, self.bias, out, length, size, history.stride(0),
             TAPS=taps, PRECISION=SPLIT, BLOCK_M=WAVEFORM_ROWS, BLOCK_K=32, num_warps=4,
         )  # fmt: skip
-        _keep(x, history, past.slots, len(self.weight) - 1)
+        keep(x, history, past.slots, len(self.weight) - 1)
         return out
 
 
@@ -344,67 +297,8 @@ class Mix:
             mixed, length, size, history.stride(0), self.norm.eps,
             TAPS=len(self.weight), BLOCK=power_of_two(size),
         )  # fmt: skip
-        _keep(x, history, past.slots, len(self.weight) - 1)
+        keep(x, history, past.slots, len(self.weight) - 1)
         return self.contract.activate(self.expand.activate(mixed, past), past, residual=x)
-
-
-@dataclass(frozen=True, slots=True)
-class Rope:
-    """The rotations of the transformer's queries and keys."""
-
-    frequencies: Tensor  # [head_dim / 2]
-
-    def rotations(self, slots: Tensor, num_seen: Tensor, length: int) -> Tensor:
-        """Cosines and sines of the slots' next positions: [B, length, 2, head_dim / 2]."""
-        batch, half = len(slots), len(self.frequencies)
-        out = self.frequencies.new_empty(batch, length, 2, half)
-        rotations_kernel[(batch,)](
-            slots, num_seen, self.frequencies, out, length,
-            HALF=half, BLOCK_T=CODEC_FRAMES[0], BLOCK_D=max(16, power_of_two(half)),
-        )  # fmt: skip
-        return out
-
-
-@dataclass(frozen=True, slots=True)
-class RingAttention:
-    """Attention of new frames to the slot's last `window` frames, stored in a ring."""
-
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    window: int
-    ring_length: int
-    ring: int  # number of the history
-
-    def run(self, qkv: Tensor, past: Past) -> Tensor:
-        """[B, T, (heads + 2 kv_heads) * head_dim] to [B, T, heads * head_dim]."""
-        batch, length, _ = qkv.shape
-        ring = past.histories.view(self.ring)
-        out = qkv.new_empty(batch, length, self.num_heads * self.head_dim)
-        attend_kernel[(batch, self.num_heads)](
-            qkv, ring, past.slots, past.num_seen, past.rotations, out,
-            length, ring.stride(0), self.head_dim**-0.5,
-            NUM_HEADS=self.num_heads, NUM_KV=self.num_kv_heads, D=self.head_dim,
-            WINDOW=self.window, RING=self.ring_length, BLOCK_T=CODEC_FRAMES[0],
-            BLOCK_D=max(16, power_of_two(self.head_dim // 2)),
-            BLOCK_K=max(16, power_of_two(self.ring_length)),
-            PRECISION=SPLIT,  # of float32 products
-        )  # fmt: skip
-        return out
-
-
-@dataclass(frozen=True, slots=True)
-class TransformerLayer:
-    project: Product  # queries, keys, values
-    attention: RingAttention
-    merge: Product
-    gate_up: Product
-    down: Product
-
-    def run(self, x: Tensor, past: Past) -> Tensor:
-        attended = self.attention.run(self.project.run(x, past), past)
-        x = self.merge.run(attended, past, residual=x)
-        return self.down.run(self.gate_up.run(x, past), past, residual=x)
 
 
 def _empty_after(room: int, x: Tensor, num_columns: int, dtype: torch.dtype) -> Tensor:
@@ -418,18 +312,3 @@ def rounded(weight: Tensor) -> Tensor:
     """Round float32 to the nearest TF32, as the kernels do with their inputs."""
     bits = weight.float().contiguous().view(torch.int32)
     return ((bits + 0x1000) & -0x2000).view(torch.float32)
-
-
-def _keep(x: Tensor, history: Tensor, slots: Tensor, width: int) -> None:
-    """Append x to the slots' history and drop the oldest columns."""
-    batch, length, size = x.shape
-    blocks = _history_blocks(width)
-    kernels.keep_kernel[(-(-size // blocks["BLOCK_C"]), batch)](
-        x, history, slots, length, width, size, history.stride(0), **blocks
-    )
-
-
-def _history_blocks(width: int) -> dict[str, int]:
-    """Tile of a kernel that moves `width` columns of history."""
-    block_t = power_of_two(width)
-    return {"BLOCK_T": block_t, "BLOCK_C": max(16, 2_048 // block_t)}

@@ -6,19 +6,15 @@ import ctypes
 from collections.abc import Sequence
 from ctypes import c_int, c_uint64
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from vivace.backends.cuda_graph.wgmma_source import complete_source
-from vivace.errors import BackendUnavailableError
 
 MANY_WAVES = 4  # tiles for each block of a kernel that takes long
-WORST_ERROR = 1e-2  # of a kernel's result, relative to PyTorch's
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +39,7 @@ class Columns(ctypes.Structure):
 
 
 class Rows(ctypes.Structure):
-    """Residual and outputs; float16 [B, T, columns]. `residual` and `out` may be 0."""
+    """Addresses of a residual and of outputs, float16 [B, T, columns]. 0: there is none."""
 
     _fields_ = [
         *((name, c_uint64) for name in ("residual", "out", "active")),
@@ -109,52 +105,8 @@ def column_order(num_columns: int, device: torch.device) -> Tensor:
 
 
 def layer_source(path: Path, columns: Sequence[int]) -> str:
-    """A file of kernels after the parts that it follows, for products of these many columns."""
+    """A file of kernels after the files that it needs. `columns`: widths of its products."""
     return complete_source([path.with_name("codec.cuh"), path], "f16", columns)
-
-
-def convolved(x: Tensor, weight: Tensor) -> Tensor:
-    """[B, T, in] and [taps, out, in] to [B, T - taps + 1, out], in float32."""
-    filters = weight.float().permute(1, 2, 0)
-    return F.conv1d(x.float().transpose(1, 2), filters).transpose(1, 2)
-
-
-def random_unit(
-    taps: int, size: int, device: torch.device
-) -> tuple[Tensor, Tensor, ColumnParameters]:
-    """Weights of a unit's convolution and linear layer, and parameters of both."""
-    generator = torch.Generator(device).manual_seed(0)
-    draw = partial(torch.randn, device=device, generator=generator)
-    first, second = (
-        draw(count, size, size).mul((count * size) ** -0.5).half() for count in (taps, 1)
-    )
-    return first, second, ColumnParameters(*(draw(size).abs() for _ in range(3)))
-
-
-def compare_unit(
-    unit: WideLayer, first: Tensor, second: Tensor, parameters: ColumnParameters
-) -> None:
-    """Compare a residual unit without dilation, whose layers have these parameters, with PyTorch.
-
-    Raises `BackendUnavailableError` if the results differ.
-    """
-    taps, size, _ = first.shape
-    generator = torch.Generator(first.device).manual_seed(1)
-    draw = partial(torch.randn, device=first.device, generator=generator)
-    x, residual = draw(2, taps - 1 + 300, size).half(), draw(2, 300, size).half()
-    out, active = torch.empty_like(residual), torch.empty_like(residual)
-    unit.run(x, Outputs(residual, out, active))
-    hidden = parameters.activate(parameters.bias + convolved(x, first)).half()
-    expected = parameters.bias + convolved(hidden, second) + residual
-    compare(out, expected)
-    compare(active, parameters.activate(expected))
-
-
-def compare(found: Tensor, expected: Tensor) -> None:
-    """Raises `BackendUnavailableError` if the relative distance is large."""
-    error = float((found - expected).norm() / expected.norm())
-    if not error < WORST_ERROR:
-        raise BackendUnavailableError(f"their results are off by {error:.1e}")
 
 
 def address_of(tensor: Tensor | None) -> int:

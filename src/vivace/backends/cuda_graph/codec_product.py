@@ -13,6 +13,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from vivace.backends.cuda_graph.codec_checks import convolved
 from vivace.backends.cuda_graph.codec_operands import (
     ColumnParameters,
     Columns,
@@ -20,12 +21,10 @@ from vivace.backends.cuda_graph.codec_operands import (
     Processors,
     Rows,
     column_order,
-    compare,
-    convolved,
     layer_source,
 )
 from vivace.backends.cuda_graph.compile import is_collecting
-from vivace.backends.cuda_graph.hopper import ARCHITECTURE, load_on_hopper
+from vivace.backends.cuda_graph.hopper import ARCHITECTURE, compare, load_on_hopper
 from vivace.backends.cuda_graph.tiles import num_multiprocessors
 from vivace.backends.cuda_graph.wgmma_source import DEPTH, ROW_BYTES
 from vivace.backends.megakernel import driver
@@ -175,17 +174,16 @@ class WideProduct:
 
 def load_products(device: torch.device, share: float = 1.0) -> CodecProducts | None:
     """None on other GPUs, and where the kernels do not compile or compute wrong numbers."""
+    instead = "convolutions of many streams run with Triton's products"
 
-    def load() -> CodecProducts:
-        kernels = CodecProducts(Processors(num_multiprocessors(device), share))
-        _check(kernels, device)
-        return kernels
+    def make() -> CodecProducts:
+        return CodecProducts(Processors(num_multiprocessors(device), share))
 
-    return load_on_hopper(device, load, "convolutions of many streams run with Triton's products")
+    return load_on_hopper(device, make, _check, instead)
 
 
 def kernel_source(columns: Sequence[int] = COLUMNS) -> str:
-    """The source with products of these numbers of columns."""
+    """The source of the kernels; `columns` are the widths of its products."""
     return layer_source(Path(__file__).with_suffix(".cu"), columns)
 
 

@@ -12,6 +12,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from vivace.backends.cuda_graph.codec_checks import compare_unit, random_unit
 from vivace.backends.cuda_graph.codec_operands import (
     ColumnParameters,
     Columns,
@@ -19,9 +20,7 @@ from vivace.backends.cuda_graph.codec_operands import (
     Processors,
     Rows,
     column_order,
-    compare_unit,
     layer_source,
-    random_unit,
 )
 from vivace.backends.cuda_graph.compile import is_collecting
 from vivace.backends.cuda_graph.hopper import ARCHITECTURE, load_on_hopper
@@ -128,16 +127,14 @@ class WideUnit:
 def load_kernels(device: torch.device, share: float = 1.0) -> UnitKernels | None:
     """None on other GPUs, and where the kernels do not compile or compute wrong numbers."""
 
-    def load() -> UnitKernels:
-        kernels = UnitKernels(Processors(num_multiprocessors(device), share))
-        _check(kernels, device)
-        return kernels
+    def make() -> UnitKernels:
+        return UnitKernels(Processors(num_multiprocessors(device), share))
 
-    return load_on_hopper(device, load, "units of many streams run with Triton's products")
+    return load_on_hopper(device, make, _check, "units of many streams run with Triton's products")
 
 
 def kernel_source(columns: Sequence[int] = COLUMNS) -> str:
-    """The source with products of these numbers of columns."""
+    """The source of the kernels; `columns` are the widths of its products."""
     return layer_source(Path(__file__).with_suffix(".cu"), columns)
 
 

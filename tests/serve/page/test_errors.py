@@ -80,7 +80,10 @@ def test_speak_before_the_server_is_ready_works_later(server: Running, page: Dri
     page.open(server.url, is_ready=False)
     page.wait(lambda: page.error.startswith("The server does not answer."))
     page.tab.unroute("**/v1/audio/models")
+    page.tab.route("**/v1/audio/models", lambda route: route.fulfill(json={"models": []}))
     page.button("Speak").click()
+    page.wait(lambda: page.status == "The server is loading its model.")
+    page.tab.unroute("**/v1/audio/models")
     page.wait(lambda: page.status.startswith("Spoken"))
     assert page.error == ""
 
@@ -146,6 +149,7 @@ def test_api_key_is_requested_and_sent_everywhere(launched: Any, tmp_path: Any) 
         key.press("Enter")
         page.wait(lambda: page.status == "Ready")
         assert not page.tab.is_visible("#key-form")
+        assert page.tab.evaluate("document.activeElement.id") == "text"
         page.say("Let me in.")
         page.wait(lambda: page.status.startswith("Spoken"))
         num_before = page.num_loud
@@ -153,3 +157,11 @@ def test_api_key_is_requested_and_sent_everywhere(launched: Any, tmp_path: Any) 
         page.tab.locator("#text").press_sequentially(" And here.")
         page.wait(lambda: page.num_loud > num_before, "the socket did not take the key")
         assert page.error == ""
+        page.wait(lambda: page.tab.is_disabled("#stop"))
+        page.tab.click("#key-toggle")
+        key.fill("old")
+        key.press("Enter")
+        page.wait(lambda: page.error == "The server does not accept this key.")
+        page.tab.click("#key-toggle")
+        page.tab.locator("#text").press_sequentially(" Once more.")
+        page.wait(lambda: page.tab.is_visible("#key-form"), "the socket gave no reason")

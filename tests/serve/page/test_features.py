@@ -157,8 +157,10 @@ def test_chosen_model_is_stored_in_the_url(server: Running, page: Driver) -> Non
     page.wait(lambda: page.tab.locator("#instruct").is_enabled())
     page.tab.get_by_label("Instructions").fill("Softly.")
     page.wait(lambda: "instruct=Softly." in page.tab.url)
+    page.tab.fill("#text", "Not yet spoken.")
     page.tab.reload()
     page.wait(lambda: page.status == "Ready")
+    assert page.tab.input_value("#text") == "Not yet spoken."
     with page.tab.expect_request("**/v1/audio/speech") as asked:
         page.say("Hello.")
     sent = json.loads(asked.value.post_data)

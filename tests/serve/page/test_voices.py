@@ -46,14 +46,19 @@ def test_page_clones_and_deletes_a_voice(server: Running, page: Driver) -> None:
     content = make_wav(2, 0.5)
     page.tab.set_input_files("#file", {"name": "Me.wav", "mimeType": "", "buffer": content})
     page.wait(lambda: page.button("Clone").is_enabled())
+    page.tab.fill("#clone-name", "日本")
     page.button("Clone").click()
-    page.wait(lambda: page.status == "The voice me is ready.", "not cloned")
-    assert page.tab.get_by_role("radio", name="Me", exact=True).is_checked()
+    page.wait(lambda: page.error.startswith("The name needs a letter"))
+    assert page.status == "That did not work."
+    page.tab.fill("#clone-name", " Zoë Weiß ")
+    page.button("Clone").click()
+    page.wait(lambda: page.status == "The voice zoe-weiss is ready.", "not cloned")
+    assert page.tab.get_by_role("radio", name="Zoe Weiss", exact=True).is_checked()
     speaks(page)
 
     page.tab.on("dialog", lambda dialog: dialog.accept())
     page.button("Delete voice").click()
-    page.wait(lambda: page.status == "The voice me is deleted.", "not deleted")
+    page.wait(lambda: page.status == "The voice zoe-weiss is deleted.", "not deleted")
     assert page.tab.get_by_role("radio").count() == 0
     page.check()
 

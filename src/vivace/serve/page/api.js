@@ -113,6 +113,10 @@ export function openSocket() {
 	return socket;
 }
 
+// Why the server rejected a WebSocket. Browsers do not tell, so a request over HTTP finds out.
+export const whyNoSocket = () => call("audio/models").then(
+	() => new ApiError("The server does not accept the connection. Try again."), (error) => error);
+
 // A subprotocol must be an HTTP token; base64url is one.
 const encodeKey = (text) => btoa(String.fromCharCode(...new TextEncoder().encode(text)))
 	.replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, "");

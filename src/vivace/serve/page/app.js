@@ -13,6 +13,8 @@ import { titled, Voices } from "./voices.js";
 
 const PREVIEW = "Hello. This is how I sound when I read a sentence to you.";
 
+const LOADING_POLL_MS = 1000;
+
 const player = new Player();
 let models = [];
 let running = null; // the AbortController of the active request
@@ -238,6 +240,7 @@ $("key-form").onsubmit = () => {
 	clearErrors();
 	live.close();
 	loaded = load();
+	$("text").focus();
 };
 
 // --- Models and voices --------------------------------------------------------------------------
@@ -270,10 +273,20 @@ async function showModel(wanted = settings.voice()) {
 	await voices.load(model(), wanted);
 }
 
+// The served models, as soon as the server has loaded one.
+async function getLoaded() {
+	for (;;) {
+		const found = await api.getModels();
+		if (found.length) return found;
+		say("The server is loading its model.");
+		await new Promise((resolve) => setTimeout(resolve, LOADING_POLL_MS));
+	}
+}
+
 async function load() {
 	const given = settings.readAddress();
 	try {
-		models = await api.getModels();
+		models = await getLoaded();
 		$("model").replaceChildren(...models.map(({ id }) => new Option(id, id)));
 		if (models.some(({ id }) => id === given.model)) $("model").value = given.model;
 		$("model").hidden = models.length < 2;

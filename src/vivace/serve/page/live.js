@@ -1,5 +1,5 @@
 // Live mode: sends words as they are typed and receives speech over the same WebSocket.
-import { ApiError, openSocket } from "./api.js";
+import { ApiError, openSocket, whyNoSocket } from "./api.js";
 
 const WORD_PAUSE_MS = 700; // after this pause, a word without a trailing space counts as complete
 const SENTENCE_PAUSE_MS = 1600; // after this pause, the utterance ends
@@ -75,10 +75,12 @@ export class Live {
 			this.waiting = null;
 		};
 		socket.onmessage = ({ data }) => { if (this.socket === socket) this.take(data); };
-		socket.onclose = ({ reason }) => {
+		socket.onclose = async ({ reason }) => {
 			if (this.socket !== socket) return;
-			if (this.isBusy) this.page.fail(ApiError.of({ message: reason || "The connection was closed. Try again" }));
+			const { isBusy, waiting } = this;
 			this.close();
+			if (!isBusy) return;
+			this.page.fail(waiting ? await whyNoSocket() : ApiError.of({ message: reason || "The connection was closed" }));
 		};
 	}
 

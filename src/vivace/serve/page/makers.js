@@ -12,6 +12,14 @@ const NEEDS = {
 	instruct: ["Instructions need", "Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice"],
 };
 
+// The name under which the server stores a voice: "Zoë Weiß" is "zoe-weiss".
+export function toVoiceName(text) {
+	const plain = text.trim().toLowerCase().replaceAll("ß", "ss").normalize("NFKD").replace(/\p{M}/gu, "");
+	const name = plain.replace(/[^a-z0-9_.]+/g, "-").replace(/^-+|-+$/g, "");
+	if (!name) throw new Error("The name needs a letter from A to Z or a digit.");
+	return name;
+}
+
 export class Makers {
 	// `page`: play(track), choose(model), reload(voice)
 	constructor(page) {
@@ -60,7 +68,10 @@ export class Makers {
 
 	async attempt(place, work) {
 		clearErrors();
-		try { await work(); } catch (error) { showError(`${place}-error`, error.message); }
+		try { await work(); } catch (error) {
+			showError(`${place}-error`, error.message);
+			say("That did not work.");
+		}
 	}
 
 	async make(place, doing, fields) {
@@ -68,7 +79,7 @@ export class Makers {
 		say(doing);
 		box.disabled = true;
 		await this.attempt(place, async () => {
-			const made = await makeVoice({ ...fields, model: $("model").value, name: name.trim().toLowerCase().replace(/[^a-z0-9_.]+/g, "-") });
+			const made = await makeVoice({ ...fields, model: $("model").value, name: toVoiceName(name) });
 			form.reset();
 			if (fields.audio_sample) this.take(null);
 			$("model").value = made.model; // a designed voice may be stored with a Base model

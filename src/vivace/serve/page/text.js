@@ -1,8 +1,14 @@
-// The text field: the sample, the examples and text files.
+// The text field: the sample, the examples, text files and the text before a reload.
 import { $, clearErrors, put, showError, takeFiles } from "./dom.js";
 
-const MAX_FILE_BYTES = 4_000_000;
+const MAX_FILE_BYTES = 4_000_000, DRAFT = "vivace.text";
 const text = $("text");
+
+// A reload of the tab keeps the text.
+try {
+	text.value = sessionStorage.getItem(DRAFT) ?? text.value;
+	addEventListener("pagehide", () => sessionStorage.setItem(DRAFT, text.value));
+} catch { /* storage may be forbidden */ }
 
 export const isSample = () => text.value === text.defaultValue;
 

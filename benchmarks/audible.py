@@ -29,7 +29,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 from report import write_report
-from serve import TEXT, serving
+from serve import serving
+from serve_clients import TEXT
 
 from vivace.audio.trim import first_audible
 

@@ -65,7 +65,7 @@ def write_text(sentences: Sequence[str]) -> str:
 
 
 def compare(text: str, folder: Path, kill_at: Sequence[float]) -> Row:
-    from vivace.books.book import open_book
+    from vivace.books.open import open_book
     from vivace.books.segments import split_book
 
     folder.mkdir(parents=True)  # must not exist: an old folder has pieces of another run

@@ -60,6 +60,11 @@ RELEASED_MODELS = {
 }
 
 
+def is_released(model: str) -> bool:
+    """Whether `model` names a released shape; `:half` may follow the name."""
+    return model.partition(":")[0] in RELEASED_MODELS
+
+
 def released_config(name: str) -> dict[str, Any]:
     """config.json of a released checkpoint, by the last part of its name."""
     facts = RELEASED_MODELS[name]

@@ -24,26 +24,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from serve import (
+from released import is_released
+from serve_clients import (
     BYTES_PER_SECOND,
     TEXT,
     Run,
-    compare,
-    deliver,
-    is_random,
+    as_run,
     lengths,
-    print_row,
     request_http,
     rounds,
     speak_all,
 )
+from serve_report import compare, deliver, print_row
 
 START_S = 0.1  # from the order to start until all clients start
 STOP_TIMEOUT_S = 30.0
 MANY = "4096"  # connections from one address
 
 
-def measure(arguments: argparse.Namespace) -> None:
+def measure_workers(arguments: argparse.Namespace) -> None:
     results, live = [], None
     with checkpoint(arguments) as source, serving(arguments, source) as wait_for_server:
         engine, url = measure_engine(arguments, source, wait_for_server)
@@ -64,7 +63,7 @@ def measure(arguments: argparse.Namespace) -> None:
 @contextmanager
 def checkpoint(arguments: argparse.Namespace) -> Iterator[str | None]:
     """The folder or hub id of the model; None: the embedded voice."""
-    if not is_random(arguments.model):
+    if not is_released(arguments.model):
         yield None if arguments.model == "embedded" else arguments.model
         return
     from shapes import write_checkpoint
@@ -204,8 +203,6 @@ async def run_client(orders: dict[str, Any]) -> Any:
             first_ms, num_bytes = await request_http(*pairs[place], host, request_body(size))
             answers.append((first_ms, num_bytes / BYTES_PER_SECOND))
         return answers
-
-    from serve import as_run
 
     began = time.perf_counter()
     results = await asyncio.gather(*map(run_client, range(len(streams))))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from importlib import import_module
 from pathlib import Path
 
@@ -101,6 +102,28 @@ def imports(tree: ast.AST) -> Iterator[str]:
             # `from vivace import model` names a package, `from vivace.model import ops` a module
             is_root = module == "vivace"
             yield from (f"vivace.{alias.name}" for alias in node.names) if is_root else [module]
+
+
+def find_cycle(sources: Mapping[str, str]) -> list[str]:
+    """Modules that import each other in a circle, the first one twice; empty if there are none."""
+    graph = {
+        name: set(imported_modules(parse(source), sources)) for name, source in sources.items()
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def imported_modules(tree: ast.AST, known: Container[str]) -> Iterator[str]:
+    """The `known` modules that a module imports, at any place."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in known)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            yield from (name if name in known else node.module for name in names)
 
 
 def top_level(module: str) -> str:
@@ -234,6 +257,28 @@ def test_allowed_import_is_accepted(name: str, source: str) -> None:
 def test_relative_import_is_rejected() -> None:
     with pytest.raises(AssertionError, match="relative"):
         find_breaches("vivace.prompt", "from .tts import TTS")
+
+
+def test_no_modules_import_each_other() -> None:
+    sources = {module_name(path): path.read_text() for path in MODULES}
+    del sources["vivace"]
+    assert find_cycle(sources) == []
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        "from vivace.b import B",
+        "import vivace.b",
+        "from vivace import b",
+        "def late():\n    from vivace.b import B",
+        "if TYPE_CHECKING:\n    from vivace.b import B",
+    ],
+)
+def test_cycle_is_detected(late: str) -> None:
+    found = find_cycle({"vivace.a": late, "vivace.b": "from vivace.a import A"})
+    assert sorted(set(found)) == ["vivace.a", "vivace.b"]
+    assert find_cycle({"vivace.a": late, "vivace.b": ""}) == []
 
 
 # --- Banned packages and calls ----------------------------------------------------------------

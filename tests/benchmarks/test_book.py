@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from tests.support.project import ROOT, load_script
-from vivace.books.book import open_book
+from vivace.books.open import open_book
 
 
 @pytest.fixture

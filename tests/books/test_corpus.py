@@ -13,8 +13,8 @@ from tests.support.book_corpus import (
     spoken_words,
     write_epub,
 )
-from vivace.books.book import open_book
 from vivace.books.html import read_page
+from vivace.books.open import open_book
 from vivace.books.segments import split_book
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from tests.books.test_html import MAX_GROWTH, growth
 from vivace.books import epub
-from vivace.books.book import Book, Chapter, Paragraph, join_silent, open_book
+from vivace.books.book import Book, Chapter, Paragraph
+from vivace.books.open import join_silent, open_book
 from vivace.books.page import PageBuilder
 from vivace.errors import RequestError
 

@@ -20,7 +20,8 @@ import pytest
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from vivace import TTS
 from vivace.audio.loudness import LoudnessMeter
-from vivace.books.book import Book, Chapter, Paragraph, open_book
+from vivace.books.book import Book, Chapter, Paragraph
+from vivace.books.open import open_book
 from vivace.books.output import choose_output
 from vivace.books.reader import BookReader, WorkFolder, work_path
 from vivace.books.segments import Segment, split_book

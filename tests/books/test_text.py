@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from vivace.books.book import Book, open_book
+from vivace.books.book import Book
+from vivace.books.open import open_book
 from vivace.errors import RequestError
 
 

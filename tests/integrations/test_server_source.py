@@ -12,8 +12,8 @@ import pytest
 from tests.support.scripted_tts import Plan
 from tests.support.voice_sources import LIMIT_S, VoiceUnderTest, speaking, voice_under_test
 from vivace.errors import RequestError, ServerError
+from vivace.integrations.open import open_source
 from vivace.integrations.server import ServerSource, as_error, socket_url
-from vivace.integrations.source import open_source
 
 TEXT = "Hello there, this is an agent."
 

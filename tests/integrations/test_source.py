@@ -11,7 +11,8 @@ import pytest
 from tests.support.voice_sources import voice_under_test
 from vivace import TTS
 from vivace.audio.resample import StreamResampler
-from vivace.integrations.source import LocalSource, Sound, pcm_bytes
+from vivace.integrations.open import LocalSource
+from vivace.integrations.source import Sound, pcm_bytes
 
 
 def speak(tts: TTS, rate: int) -> list[Sound]:

@@ -18,7 +18,8 @@ import vivace.books.segments
 import vivace.disk
 from tests.support import scripted_tts
 from tests.support.scripted_tts import Plan, ScriptedSpeech
-from vivace.books.book import Book, open_book
+from vivace.books.book import Book
+from vivace.books.open import open_book
 from vivace.books.output import choose_output
 from vivace.books.reader import BookReader, WorkFolder, work_path
 from vivace.books.segments import Segment, split_book

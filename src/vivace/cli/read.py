@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from vivace._version import __version__
 from vivace.audio.formats import cover_kind
-from vivace.books.book import Book, open_book
+from vivace.books.book import Book
 from vivace.books.check import BookCheck, check_segments
 from vivace.books.epub import MAX_COVER_BYTES
+from vivace.books.open import open_book
 from vivace.books.output import AudiobookOutput, choose_output
 from vivace.books.reader import BookReader, Progress, WorkFolder, work_path
 from vivace.books.segments import Segment, split_book

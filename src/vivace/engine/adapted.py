@@ -106,7 +106,7 @@ class AdaptedCheckpoint(LoadedCheckpoint):
 
 def view_adapters(
     base: LoadedCheckpoint, adapters: Adapter | AdapterSet | None
-) -> dict[str, AdaptedCheckpoint]:
+) -> dict[str, LoadedCheckpoint]:
     """A view for each adapter of a set; none for an adapter that is merged."""
     from vivace.adapter_set import AdapterSet  # imports PyTorch
 

@@ -34,7 +34,6 @@ from vivace.timing.head_selector import HeadSelector
 from vivace.voices.voice import Voice
 
 if TYPE_CHECKING:
-    from vivace.engine.adapted import AdaptedCheckpoint
     from vivace.model.codec import Codec
     from vivace.model.talker import Qwen3TTS
 
@@ -112,7 +111,8 @@ class LoadedCheckpoint:
     ) -> None:
         self.checkpoint = checkpoint
         self.writer = PromptWriter(checkpoint.config, tokenizer, adapter)
-        self.adapted: Mapping[str, AdaptedCheckpoint] = {}  # by adapter, in order of their numbers
+        self.adapted: Mapping[str, LoadedCheckpoint] = {}  # by adapter, in order of their numbers
+        self.own_speakers: tuple[str, ...] = ()  # of the adapter, if this is a view of one
         self._parts = parts
         self.marker = IdMarker(tokenizer)
         self._attention: Attention | None = None  # created for the first stream

@@ -10,7 +10,8 @@ from uuid import uuid4
 
 from vivace.errors import QueueFullError, RequestError, ServerError, TTSError
 from vivace.integrations.framework import framework
-from vivace.integrations.source import MAX_TEXT_CHARS, Source, given, open_source
+from vivace.integrations.open import open_source
+from vivace.integrations.source import MAX_TEXT_CHARS, Source, given
 from vivace.live_text import LiveText
 from vivace.tts import TTS as Engine
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from vivace.errors import TTSError
 from vivace.integrations.framework import framework
-from vivace.integrations.source import MAX_TEXT_CHARS, Sound, Source, given, open_source
+from vivace.integrations.open import open_source
+from vivace.integrations.source import MAX_TEXT_CHARS, Sound, Source, given
 from vivace.live_text import LiveText
 from vivace.speech import language_name
 from vivace.tts import TTS

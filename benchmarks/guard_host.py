@@ -149,7 +149,7 @@ def parse() -> argparse.Namespace:
 
 def measure(num_streams: int, is_random: bool, arguments: argparse.Namespace) -> dict[str, Any]:
     backend = PreparedBackend(is_random, max_streams=num_streams)
-    with patch("vivace.tts.build_backend", lambda *_: backend):
+    with patch("vivace.engine.loading.build_backend", lambda *_: backend):
         tts = TTS.load(device="cpu", max_streams=num_streams)
     tts.engine._thread = current_thread()  # turns are run here, not in a second thread
     seconds: dict[bool, list[float]] = {True: [], False: []}

@@ -171,7 +171,7 @@ def start_here(order: dict[str, Any]) -> dict[str, Any]:
         (Checkpoint, "load_codec"),
         (loading, "import_backends"),
         (loading, "pick_device"),
-        (vivace.tts, "build_backend"),
+        (loading, "build_backend"),
     ):
         _time_calls(owner, name, parts)
     with vivace.tts.TTS.load(

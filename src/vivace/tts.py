@@ -12,11 +12,10 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vivace.arguments import check_flag
 from vivace.audio.clip import Audio
 from vivace.audio.files import AudioSource, read_audio
-from vivace.backends import Capacity, CheckpointFiles, build_backend
-from vivace.backends.base import Backend, CodecPrecision
+from vivace.backends import Capacity
+from vivace.backends.base import CodecPrecision
 from vivace.checkpoint import find_folder
 from vivace.dialogue.stream import DialogueStream
 from vivace.dialogue.talk import Dialogue
@@ -27,13 +26,13 @@ from vivace.engine.dialogues import DialogueLines, speak_dialogue, stream_dialog
 from vivace.engine.engine import Engine
 from vivace.engine.limits import EngineLimits, Profile
 from vivace.engine.loaded import LoadedCheckpoint
-from vivace.engine.loading import LoadSettings, load_checkpoint, open_checkpoint
+from vivace.engine.loading import LoadSettings, load_checkpoint
 from vivace.engine.stream import Stream
 from vivace.engine.synthesizer import Synthesizer
 from vivace.hub import local_folder
 from vivace.mark.levels import DEFAULT_MARK
 from vivace.mark.marking import NO_MARKING, Marking, MarkSource
-from vivace.model.config import Weights, check_weights
+from vivace.model.config import Weights
 from vivace.options import (
     DialogueOptions,
     DialogueStreamOptions,
@@ -53,7 +52,6 @@ if TYPE_CHECKING:
 
     from vivace.model.codec import Codec
     from vivace.model.config import ModelType  # jedi fails on a property whose Literal resolves
-    from vivace.model.talker import Qwen3TTS
 
 log = logging.getLogger(__name__)
 
@@ -139,30 +137,21 @@ class TTS:
         """
         marking = mark if isinstance(mark, Marking) else Marking.load(mark)
         words = None if lexicon is None else Lexicon.of(lexicon)
-        limits = EngineLimits(max_streams, max_queue, profile=profile)
-        capacity = Capacity(max_streams, max_frames, codec_precision)
-        check_weights(weights)
         settings = LoadSettings(
             device=device,
             dtype=dtype,
             weights=weights,
             backend=backend,
+            capacity=Capacity(max_streams, max_frames, codec_precision),
+            limits=EngineLimits(max_streams, max_queue, profile=profile),
             threads=threads,
-            limits=limits,
             split_camel_case=split_camel_case,
             adapters=read_adapters(adapter, adapters, weights),
         )
-        check_flag("split_camel_case", split_camel_case)
         if local_folder(name_or_folder) is None:
             settings.check_device()  # before a download
-
-        def build(model: Qwen3TTS | CheckpointFiles, codec: Codec | None) -> Backend:
-            return build_backend(backend, model, codec, capacity)
-
         found = find_folder(name_or_folder, revision=revision, cache_dir=cache_dir, offline=offline)
-        checkpoint = open_checkpoint(found, words, settings.adapters)
-        loaded = load_checkpoint(checkpoint, settings, build)
-        tts = cls(loaded, words, marking=marking)
+        tts = cls(load_checkpoint(found, settings, words), words, marking=marking)
         log.info("loaded %r", tts)
         return tts
 

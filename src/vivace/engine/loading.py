@@ -10,7 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vivace.backends import AUTO_BACKEND, CheckpointFiles, import_backends
+from vivace.arguments import check_flag
+from vivace.backends import (
+    AUTO_BACKEND,
+    Capacity,
+    CheckpointFiles,
+    build_backend,
+    import_backends,
+)
 from vivace.backends.base import Backend
 from vivace.checkpoint import Checkpoint
 from vivace.checkpoint_files import trim_heap
@@ -30,7 +37,7 @@ from vivace.engine.engine import Engine
 from vivace.engine.limits import EngineLimits
 from vivace.engine.loaded import LoadedCheckpoint, Parts
 from vivace.errors import BackendUnavailableError
-from vivace.model.config import Weights
+from vivace.model.config import Weights, check_weights
 from vivace.text.lexicon import Lexicon
 from vivace.text.tokenizer import TextTokenizer
 
@@ -48,9 +55,6 @@ FP8_BACKEND = "megakernel"  # the only backend that reads fp8 weights in their o
 # Pairs of device and backend that may run a model on the CPU.
 ON_CPU = ((AUTO, AUTO_BACKEND), ("cpu", AUTO_BACKEND), ("cpu", "cpu"))
 
-# Builds a backend from a PyTorch model and its codec, or from files and None.
-BuildBackend = Callable[["Qwen3TTS | CheckpointFiles", "Codec | None"], Backend]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSettings:
@@ -60,10 +64,15 @@ class LoadSettings:
     dtype: str | torch.dtype
     weights: Weights
     backend: str
-    threads: int | None  # None: the number that suits the model
+    capacity: Capacity  # of the backend
     limits: EngineLimits
+    threads: int | None  # None: the number that suits the model
     split_camel_case: bool
     adapters: Adapter | AdapterSet | None  # merged into the weights, or chosen per request
+
+    def __post_init__(self) -> None:
+        check_weights(self.weights)
+        check_flag("split_camel_case", self.split_camel_case)
 
     @property
     def may_skip_torch(self) -> bool:
@@ -75,6 +84,18 @@ class LoadSettings:
         """Raise for a device or a dtype that is impossible here. Imports PyTorch if needed."""
         if not self.may_skip_torch:
             pick_dtype(self.dtype, pick_device(self.device))
+
+    def build_backend(self, model: Qwen3TTS | CheckpointFiles, codec: Codec | None) -> Backend:
+        """Build the backend from a PyTorch model and its codec, or from files and None."""
+        return build_backend(self.backend, model, codec, self.capacity)
+
+    def start_engine(
+        self, build: Callable[[], Backend], device: str, threads: int | None
+    ) -> Engine:
+        """Start an engine that calls `build` now, and again after failures of its backend."""
+        is_forkable = can_fork(device, threads)
+        limits = self.limits
+        return Engine(build(), limits, threads=threads, can_fork=is_forkable, rebuild=build)
 
 
 def open_checkpoint(
@@ -91,14 +112,12 @@ def open_checkpoint(
 
 
 def load_checkpoint(
-    checkpoint: Checkpoint, settings: LoadSettings, build: BuildBackend
+    folder: Path, settings: LoadSettings, lexicon: Lexicon | None
 ) -> LoadedCheckpoint:
-    """Load the weights and start the engine, without PyTorch if that is possible.
-
-    The adapters of `settings` have extended the configuration of the checkpoint.
-    """
+    """Load the weights and start the engine, without PyTorch if that is possible."""
+    checkpoint = open_checkpoint(folder, lexicon, settings.adapters)
     if settings.may_skip_torch:
-        loaded = load_without_torch(checkpoint, settings, build)
+        loaded = load_without_torch(checkpoint, settings)
         if loaded is not None:
             return loaded
     # Only `auto` prefers the CPU for a small model.
@@ -108,7 +127,7 @@ def load_checkpoint(
         tokenizer = load_tokenizer() if is_early else None  # while threads load libraries
         device = pick_device(settings.device, num_bytes)
         loaded = load_with_torch(
-            checkpoint, settings, build, device, lambda: tokenizer or load_tokenizer()
+            checkpoint, settings, device, lambda: tokenizer or load_tokenizer()
         )
     loaded.adapted = view_adapters(loaded, settings.adapters)
     return loaded
@@ -117,7 +136,6 @@ def load_checkpoint(
 def load_with_torch(
     checkpoint: Checkpoint,
     settings: LoadSettings,
-    build: BuildBackend,
     device: torch.device,
     load_tokenizer: Callable[[], TextTokenizer],
 ) -> LoadedCheckpoint:
@@ -132,19 +150,15 @@ def load_with_torch(
     )
     with use_threads(threads), paused_collector():
         _, model, codec, tokenizer = _run_all(jobs, in_threads=device.type == "cuda")
-        rebuild = partial(build, model, codec)
-        first = rebuild()
+        build = partial(settings.build_backend, model, codec)
+        engine = settings.start_engine(build, device.type, threads)
     checkpoint.release_pages()
-    if settings.weights == "fp8" and first.name != FP8_BACKEND:
-        log.warning("only backend %s is faster with fp8, not %s", FP8_BACKEND, first.name)
-    is_forkable = can_fork(device.type, threads)
-    engine = Engine(first, settings.limits, threads=threads, can_fork=is_forkable, rebuild=rebuild)
+    if settings.weights == "fp8" and (name := engine.backend.name) != FP8_BACKEND:
+        log.warning("only backend %s is faster with fp8, not %s", FP8_BACKEND, name)
     return LoadedCheckpoint(checkpoint, tokenizer, Parts.of(model, codec, engine))
 
 
-def load_without_torch(
-    checkpoint: Checkpoint, settings: LoadSettings, build: BuildBackend
-) -> LoadedCheckpoint | None:
+def load_without_torch(checkpoint: Checkpoint, settings: LoadSettings) -> LoadedCheckpoint | None:
     """Load a small or quantized checkpoint on the CPU without PyTorch, or None if that is
     impossible.
 
@@ -160,16 +174,13 @@ def load_without_torch(
         return None
     threads = pick_threads(settings.threads, "cpu", checkpoint.num_bytes) or default_threads()
     files = CheckpointFiles(checkpoint.folder, checkpoint.config, checkpoint.codec_config, threads)
-    rebuild = partial(build, files, None)
     try:
-        first = rebuild()
+        engine = settings.start_engine(partial(settings.build_backend, files, None), "cpu", threads)
     except BackendUnavailableError as error:
         log.info("PyTorch loads %s: %s", checkpoint.folder, error)
         return None
     tokenizer = checkpoint.load_tokenizer(split_camel_case=settings.split_camel_case)
     trim_heap()
-    is_forkable = can_fork("cpu", threads)
-    engine = Engine(first, settings.limits, threads=threads, can_fork=is_forkable, rebuild=rebuild)
     load_model = partial(_load_on_cpu, checkpoint, threads)
     return LoadedCheckpoint(checkpoint, tokenizer, Parts(load_model, engine, stored))
 

@@ -1,4 +1,4 @@
-"""Runaway protection: limits the frames of a text and detects stalled speech.
+"""Runaway protection: limits the frames of a text and detects silence and stalled speech.
 
 About one request in three hundred never draws its end of speech and continues for minutes, silent
 or repeating itself. This module works on plain numbers and does not import backends.
@@ -26,6 +26,33 @@ SILENCE = 1e-3  # loudness of a frame, -60 dBFS
 def frame_budget(num_text_ids: int) -> int:
     """The maximum number of frames of a text with `num_text_ids` ids."""
     return max(MIN_BUDGET, round(BUDGET_MARGIN * FRAMES_PER_ID * num_text_ids))
+
+
+class SoundState:
+    """Silence at the start of an utterance, and the stall at its end."""
+
+    __slots__ = ("_stall", "has_begun", "num_silent", "num_stalled")
+
+    def __init__(self) -> None:
+        self.has_begun = False  # a frame was not silent
+        self.num_silent = 0  # frames before the first sound; 0 afterwards
+        self.num_stalled = 0  # silent or repeated frames at the end
+        self._stall = StallDetector()
+
+    def observe(self, levels: Sequence[float], num_frames: int) -> None:
+        """Note the loudness of the last of `num_frames` frames."""
+        self.has_begun = self.has_begun or max(levels, default=0.0) >= SILENCE
+        self.num_silent = 0 if self.has_begun else num_frames
+
+    def find_stall(self, codes: NDArray[np.int64], levels: Sequence[float]) -> bool:
+        """Whether the last frames are stalled. The whole text was given to the model."""
+        if len(codes):
+            self.num_stalled = self._stall.observe(codes, levels)
+        return self.num_stalled > 0
+
+    def restart_stall(self) -> None:
+        """The last frames were dropped."""
+        self.num_stalled, self._stall = 0, StallDetector()
 
 
 class StallDetector:

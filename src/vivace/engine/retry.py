@@ -1,13 +1,14 @@
-"""Continues an utterance from its first frames after a part was spoken wrongly."""
+"""Finds parts of an utterance that were spoken wrongly, and continues from the frames before."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vivace.backends.base import Admission
+from vivace.backends.base import Admission, Places, SlotStatus
+from vivace.engine.follower import Fault, TextFollower
 from vivace.prompt import Prompt
 from vivace.speech import MAX_SEED, SamplingParams
 
@@ -18,6 +19,33 @@ SEED_STRIDE = 0x9E3779B97F4A7C15  # between the seeds of retries
 def retry_seed(seed: int, number: int) -> int:
     """The seed of a retry, derived from the request's seed. `number` 0: the first attempt."""
     return (seed + number * SEED_STRIDE) % (MAX_SEED + 1)
+
+
+def find_wrong_frame(
+    follower: TextFollower,
+    places: Places,
+    status: SlotStatus,
+    min_frames: int,  # of the utterance; an invented tail before them is kept
+    rewind: Callable[[Fault], int | None],  # begins a retry and returns its first frame, if it may
+) -> int | None:
+    """Follow the new frames through the text. Returns the first frame to drop, if any."""
+    left = iter(places)
+    if (fault := follower.observe(left)) is None and status != "stop":
+        return None
+    may_retry = status in ("running", "waiting", "stop")
+    while fault is not None:
+        is_wanted = fault.kind == "tail" and fault.num_seen < min_frames
+        if may_retry and not is_wanted and (frame := rewind(fault)) is not None:
+            return frame
+        follower.accept(fault)
+        if fault.kind == "tail" and not is_wanted:
+            return max(fault.frame, follower.num_settled_at(fault))
+        fault = follower.observe(left)
+    if status == "stop" and (fault := follower.end()) is not None:
+        if (frame := rewind(fault)) is not None:
+            return frame
+        follower.accept(fault)
+    return None
 
 
 class RetryState:

@@ -14,17 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vivace.backends.base import Admission, Loudness, Places, Samples, Slot, SlotStatus
-from vivace.engine.follower import (
-    Fault,
-    TextFollower,
-    TextId,
-    WordCheck,
-    num_needed,
-    num_settled,
-)
+from vivace.engine.follower import Fault, TextFollower, TextId, WordCheck, num_needed, num_settled
 from vivace.engine.frame_block import FrameBlock
-from vivace.engine.guard import SILENCE, StallDetector, frame_budget
-from vivace.engine.retry import RetryState
+from vivace.engine.guard import SoundState, frame_budget
+from vivace.engine.retry import RetryState, find_wrong_frame
 from vivace.engine.turn_report import TurnHook
 from vivace.engine.utterance_state import STATE_OF, State
 from vivace.errors import NumericError
@@ -85,10 +78,7 @@ class Utterance:
     _has_ended: bool = False  # DONE or FAILED
     _retry: RetryState = field(default_factory=RetryState)
     _num_published: int = 0  # frames
-    _stall: StallDetector = field(default_factory=StallDetector)
-    _num_stalled: int = 0
-    _has_sound: bool = False
-    _num_silent: int = 0  # frames before the first sound; 0 afterwards
+    _sound: SoundState = field(default_factory=SoundState)
 
     @property
     def state(self) -> State:
@@ -134,7 +124,7 @@ class Utterance:
     @property
     def is_silent(self) -> bool:
         """Whether all frames so far were silent. Look-ahead finds sound before its reader does."""
-        return 0 < self._num_silent <= MAX_SILENT_FRAMES and self.follower is None
+        return 0 < self._sound.num_silent <= MAX_SILENT_FRAMES and self.follower is None
 
     @property
     def needs_text(self) -> bool:
@@ -241,13 +231,14 @@ class Utterance:
         if is_cut:
             samples = samples[: num_left * (len(samples) // len(codes))]
             codes, levels = codes[:num_left], levels[:num_left]
-        self._has_sound = self._has_sound or max(levels, default=0.0) >= SILENCE
-        self._num_silent = 0 if self._has_sound else self.num_rendered
+        self._sound.observe(levels, self.num_rendered)
         reason = self._end_of(codes, levels, None if is_cut else status)
-        block = FrameBlock(codes, samples, reason, self._num_stalled)
+        block = FrameBlock(codes, samples, reason, self._sound.num_stalled)
         if self.follower is not None:
             self._retry.add(codes)
-            if (end := self._find_fault(self.follower, places, status)) is not None:
+            least = self.sampling.min_frames
+            end = find_wrong_frame(self.follower, places, status, least, self._rewind)
+            if end is not None:
                 self._publish_until(end, block, first)
                 return
         self._publish(block)
@@ -259,40 +250,21 @@ class Utterance:
     ) -> FinishReason | None:
         """Why the utterance ends after these frames; None if it continues."""
         if status == "stop":
-            return "stall" if self.is_guarded and not self._has_sound else "stop"
+            return "stall" if self.is_guarded and not self._sound.has_begun else "stop"
         if status == "failed":
             return None
         self.is_over_budget = self._num_left(self.num_rendered) <= 0
         if status == "length":
             return "length"
-        if self.is_guarded and self.is_text_complete and len(codes):
-            self._num_stalled = self._stall.observe(codes, levels)
-        if self._num_stalled:
+        is_checked = self.is_guarded and self.is_text_complete
+        if is_checked and self._sound.find_stall(codes, levels):
             return "stall"
         return "length" if self.is_over_budget else None
 
-    def _find_fault(self, follower: TextFollower, places: Places, status: SlotStatus) -> int | None:
-        """Follow the new frames through the text. Returns the first frame to drop, if any."""
-        left = iter(places)
-        if (fault := follower.observe(left)) is None and status != "stop":
-            return None
-        may_retry = status in ("running", "waiting", "stop")
-        while fault is not None:
-            is_wanted = fault.kind == "tail" and fault.num_seen < self.sampling.min_frames
-            if may_retry and not is_wanted and (end := self._rewind(follower, fault)) is not None:
-                return end
-            follower.accept(fault)
-            if fault.kind == "tail" and not is_wanted:
-                return max(fault.frame, follower.num_settled_at(fault))
-            fault = follower.observe(left)
-        if status == "stop" and (fault := follower.end()) is not None:
-            if (end := self._rewind(follower, fault)) is not None:
-                return end
-            follower.accept(fault)
-        return None
-
-    def _rewind(self, follower: TextFollower, fault: Fault) -> int | None:
+    def _rewind(self, fault: Fault) -> int | None:
         """Begin a retry. Returns its first frame; None after too many, or if all is final."""
+        follower = self.follower
+        assert follower is not None
         if self.num_retries >= MAX_RETRIES or self.is_over_budget:
             return None
         if (frame := follower.resume_frame(fault, self.num_retries)) is None:
@@ -300,7 +272,7 @@ class Utterance:
         self.num_retries += 1
         follower.rewind(frame)
         self._retry.mask_end(follower.num_left)
-        self._stall, self._num_stalled = StallDetector(), 0
+        self._sound.restart_stall()
         self.num_made = self.num_rendered = frame
         self._state = State.RETRYING
         return frame

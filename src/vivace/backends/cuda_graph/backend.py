@@ -37,7 +37,7 @@ from vivace.backends.host import model_memory
 from vivace.backends.slots import Slots
 from vivace.errors import BackendError, BackendFullError, BackendUnavailableError
 from vivace.model.codec import Codec
-from vivace.model.config import Head
+from vivace.model.config import Head, TalkerConfig
 from vivace.model.layers import module_bytes
 from vivace.model.talker import Qwen3TTS
 from vivace.prompt import Prompt
@@ -49,6 +49,12 @@ MAX_FRAMES = 2048  # per slot: 164 s
 PROMPT_POSITIONS = 1024  # per slot, besides the positions of its frames
 PROMPT_NUMBERS = 2**22  # hidden size times rows of the prompts of a turn
 LOOKAHEAD = 4  # frames that are queued while the host waits for earlier frames
+
+
+def positions_per_slot(max_frames: int, config: TalkerConfig) -> int:
+    """Positions of a prompt and `max_frames` frames: whole pages, within the model's limit."""
+    num_model_pages = config.max_position_embeddings // PAGE
+    return PAGE * min(num_pages(max_frames + PROMPT_POSITIONS), num_model_pages)
 
 
 class CudaGraphBackend:
@@ -77,24 +83,14 @@ class CudaGraphBackend:
         if device.type == "cuda":
             model.talker.fold_texts()
             torch.cuda.empty_cache()  # frees the memory of the text embedding for slots
-        num_positions = PAGE * min(
-            num_pages(max_frames + PROMPT_POSITIONS), config.max_position_embeddings // PAGE
-        )
+        num_positions = positions_per_slot(max_frames, config)
         max_streams = max_streams or DEFAULT_STREAMS
         self.max_streams, self.max_frames = max_streams, max_frames
         self.max_prompt_rows = PROMPT_NUMBERS // config.hidden_size
         page_bytes = bytes_per_page(config, model.dtype)
         self._pool = PagePool(pool_size(max_streams, num_positions, page_bytes, device))
         self._compile = kernel_compiler(device)
-        self.graphs = GraphPool(
-            device, is_capturing=is_capturing, is_urgent=True, compile=self._compile
-        )
-        self.codec_graphs = GraphPool(
-            codec.device,
-            is_capturing=is_capturing,
-            stream_of=None if self.renders_beside_frames else self.graphs,
-            compile=self._compile,
-        )
+        self.graphs, self.codec_graphs = self._open_graph_pools(is_capturing)
         with checked_allocation(max_streams, max_frames, device):
             self._table = SlotTable(
                 config,
@@ -122,6 +118,13 @@ class CudaGraphBackend:
         if device.type == "cuda":
             torch.cuda.synchronize(device)  # the graphs run on other streams
         log.info("memory of the graph backend: %s", self.facts()["memory"])
+
+    def _open_graph_pools(self, is_capturing: bool) -> tuple[GraphPool, GraphPool]:
+        """The graphs of frames, and the graphs of the codec."""
+        pool = partial(GraphPool, is_capturing=is_capturing, compile=self._compile)
+        frames = pool(self.model.device, is_urgent=True)
+        shared = None if self.renders_beside_frames else frames
+        return frames, pool(self.codec.device, stream_of=shared)
 
     @staticmethod
     def unfit(model: Qwen3TTS, max_streams: int | None) -> str | None:

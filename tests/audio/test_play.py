@@ -180,7 +180,14 @@ def test_find_output_skips_hanging_program(folder: Path, monkeypatch: pytest.Mon
         find_output()
 
 
-def test_program_failure_without_message_reports_exit_code(folder: Path) -> None:
-    put_program(folder, "aplay", "sys.stdin.buffer.read(); sys.exit(3)")
-    with pytest.raises(AudioError, match="aplay: the player program failed with exit code 3"):
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [("", "the player program failed with exit code 3"), ("no card\npcm.c: error\n", "no card")],
+)
+def test_program_failure_reports_first_line_or_exit_code(
+    folder: Path, output: str, message: str
+) -> None:
+    code = f"sys.stdin.buffer.read(); sys.stderr.write({output!r}); sys.exit(3)"
+    put_program(folder, "aplay", code)
+    with pytest.raises(AudioError, match=rf"aplay: {message}\)"):
         find_output()

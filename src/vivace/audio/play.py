@@ -250,7 +250,8 @@ class _PlayerProcess:
         if self._is_killed:
             raise AudioError("the player program did not respond and was stopped")
         self._errors.seek(0)
-        message = " ".join(self._errors.read(300).decode("utf-8", "replace").split())
+        # The first line names the cause. ALSA adds a line for each function that passed it on.
+        message = self._errors.read(300).decode("utf-8", "replace").strip().partition("\n")[0]
         if code or (message and not has_exit_code):
             raise AudioError(message or f"the player program failed with exit code {code}")
 

@@ -364,7 +364,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "quality": quality,
     "cpu": partial(cpu, cpu_tables.contended, "cpu-mini"),
     "cpu-arm": partial(cpu, cpu_tables.contended, "cpu-mini-arm"),
-    "cpu-cpp": partial(cpu, cpu_tables.parts, "cpu-mini-cpp"),
     "cpu-cpp-2cores": partial(cpu, cpu_tables.parts, "cpu-mini-cpp-2cores"),
     "cpu-cpp-arm": partial(cpu, cpu_tables.parts, "cpu-mini-cpp-arm"),
     "codec-cpu": partial(cpu, cpu_tables.codec, "codec-cpu"),

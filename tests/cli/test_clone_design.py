@@ -125,7 +125,7 @@ def test_clone_with_wrong_model_suggests_base_model(
     tiny_folder: Path, recording: Path, out: Path, capsys: Captured
 ) -> None:
     code = clone(tiny_folder, recording, "Hello.", "-o", out, model="custom_voice")
-    assert_fails(code, capsys, "load Qwen/Qwen3-TTS-12Hz-0.6B-Base")
+    assert_fails(code, capsys, "use --model Qwen/Qwen3-TTS-12Hz-0.6B-Base")
 
 
 # -- vivace design -----------------------------------------------------------------------------

@@ -146,7 +146,7 @@ def test_voice_add_with_unusable_recording_or_model_is_one_line(
     code = add(tiny_folder, "ada", Path("absent.wav"))
     assert_fails(code, capsys, "absent.wav: there is no such file")
     code = add(tiny_folder, "ada", recording, model="custom_voice")
-    assert_fails(code, capsys, "cannot clone a voice; load Qwen/.*-Base")
+    assert_fails(code, capsys, "cannot clone a voice; use --model Qwen/.*-Base")
 
 
 def test_unwritable_library_is_one_line_error(

@@ -16,6 +16,7 @@ MAX_SHOWN_SKIPPED = 5  # skipped parts of a text in a warning
 
 _OPTIONS = {"chunk_frames", "text_layout", *(f.name for f in dataclasses.fields(SamplingParams))}
 _OPTION = re.compile("|".join(rf"\b{name}\b" for name in sorted(_OPTIONS) if "_" in name))
+_LOAD_MODEL = re.compile(r"\bload (?=Qwen/)")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,9 +136,7 @@ def print_error(
     file: str | None = None,
 ) -> None:
     """Print an error as one line, or with --json as an object instead of the report."""
-    message = _OPTION.sub(
-        lambda name: f"--{name[0].replace('_', '-')}", " ".join(str(error).split())
-    )
+    message = name_flags(" ".join(str(error).split()))
     if is_json:
         place = {"line": line, "file": file}
         facts = {name: value for name, value in place.items() if value is not None}
@@ -145,3 +144,9 @@ def print_error(
         print_json(facts, on_stderr=on_stderr)
     else:
         print_stderr(f"vivace: {message}" if line is None else f"vivace: line {line}: {message}")
+
+
+def name_flags(message: str) -> str:
+    """The flags of the command line instead of the arguments of Python that an error names."""
+    message = _OPTION.sub(lambda name: f"--{name[0].replace('_', '-')}", message)
+    return _LOAD_MODEL.sub("use --model ", message)

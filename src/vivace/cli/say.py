@@ -19,6 +19,7 @@ from vivace.cli.text import read_text, read_transcript
 from vivace.cli.voice import check_save, enrolment_options, save_voice
 from vivace.errors import RequestError, UnsupportedRequestError
 from vivace.options import SpeechOptions, StreamOptions
+from vivace.script.checks import SERVED_BY
 from vivace.text.lexicon import Lexicon
 from vivace.text.markup import remove_markup
 from vivace.text.pauses import parse_pauses
@@ -89,8 +90,8 @@ def design(arguments: argparse.Namespace) -> int:
     with choose_target(arguments) as target, load_model(arguments) as tts:
         if tts.model_type != "voice_design":
             raise UnsupportedRequestError(
-                f"a {tts.model_type} checkpoint cannot design voices; use --model "
-                "Qwen/Qwen3-TTS-12Hz-1.7B-VoiceDesign"
+                f"a {tts.model_type} checkpoint cannot design voices; "
+                f"load {SERVED_BY['voice_design']}"
             )
         report = speak(tts, text, options, target, arguments, made)
         sample_rate = tts.sample_rate

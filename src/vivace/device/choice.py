@@ -47,7 +47,7 @@ def pick_device(name: str = AUTO, num_bytes: int | None = None) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise BackendUnavailableError(
             f"device {name!r} was requested, but PyTorch {torch.__version__} sees no CUDA GPU "
-            'here; give device="cpu", or "auto" for the best one'
+            "here; use device cpu, or auto for the best one"
         )
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise BackendUnavailableError(

@@ -15,7 +15,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).parent.parent / "scripts"))
 
 import cpu_tables
-from make_tables import table
+from result_tables import table
 
 Report = dict[str, Any]
 TABLES: dict[str, Callable[..., cpu_tables.Table]] = {  # by the beginning of a report's name

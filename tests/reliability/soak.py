@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-import runpy
 import subprocess
 import sys
 import tempfile
@@ -29,10 +28,9 @@ from tests.reliability.soak_traffic import (
     run_conversation,
     run_random_conversation,
 )
-from tests.support.project import ROOT
+from tests.support.project import ROOT, load_script
 
 SERVER = "tests.reliability.soak_serve"
-SCRIPTS = ROOT / "scripts"
 START_S = 180.0
 NUM_CLIENTS = 8
 WARM_ROUNDS = 4  # conversations of every kind before the first sample
@@ -216,8 +214,8 @@ class ServerProcess:
 
 def make_cloning_model(folder: Path) -> list[str]:
     """Return the flags of a second model that clones, so that child processes decode recordings."""
-    script = runpy.run_path(str(SCRIPTS / "make_tiny_checkpoints.py"))
-    script["make_checkpoint"](folder / "base")
+    script = load_script(ROOT / "scripts" / "make_tiny_checkpoints.py")
+    script.make_checkpoint(folder / "base")
     return ["--model=vivace", f"--model=tiny={folder / 'base'}"]
 
 

@@ -63,35 +63,47 @@ class Synthesizer:
 
     def find_voice(self, voice: VoiceSource, transcript: str | None = None) -> str | Voice:
         """The Voice, or the name of a preset. A recording is enrolled with its transcript."""
-        library, checker = VoiceLibrary(), self._loaded.writer.checker
-        config = self._loaded.checkpoint.config
         if isinstance(voice, str) and transcript is None and self._adapters.find(voice):
             return voice
+        library = VoiceLibrary()
         found = find_voice(voice, self.presets, library)
         if isinstance(found, UnenrolledRecording):
-            from vivace.voices.enroll import enroll_once  # imports PyTorch
-
-            check_path(str(found.audio))
-            self._loaded.check_clone(transcript)
-            model, codec, engine = self._loaded.parts
-            cache = EnrolmentCache()
-            recording = read_audio(found.audio, sandbox=self._loaded.sandbox)
-            with use_threads(engine.threads):
-                return enroll_once(
-                    model, codec, recording, name="cloned", transcript=transcript, cache=cache
-                )
+            return self._enroll_once(found, transcript)
         if transcript is not None:
             raise RequestError("transcript needs a recording, such as voice='me.wav'")
         if isinstance(found, str):
-            names = library.names() if config.can_clone else []
-            known = [*self.presets, *names]
-            is_mixed = bool(self._adapters.names) or (config.has_presets and config.can_clone)
-            if is_mixed and found.lower() not in map(str.lower, known):
-                raise UnknownVoiceError(found, known)
-            if names:
-                served_by = f"{SERVED_BY['custom_voice']}, or take one of yours: {', '.join(names)}"
-                checker.require_presets(f"speak with the preset voice {found[:80]!r}", served_by)
+            self._check_preset(found, library)
         return found
+
+    def _enroll_once(self, found: UnenrolledRecording, transcript: str | None) -> Voice:
+        """The voice of a recording, from the cache if it was enrolled before."""
+        from vivace.voices.enroll import enroll_once  # imports PyTorch
+
+        check_path(str(found.audio))
+        self._loaded.check_clone(transcript)
+        model, codec, engine = self._loaded.parts
+        recording = read_audio(found.audio, sandbox=self._loaded.sandbox)
+        cache = EnrolmentCache()
+        with use_threads(engine.threads):
+            return enroll_once(
+                model, codec, recording, name="cloned", transcript=transcript, cache=cache
+            )
+
+    def _check_preset(self, name: str, library: VoiceLibrary) -> None:
+        """Raise an error that lists voices of the library, if the checkpoint lacks the preset.
+
+        Without voices in the library, `RequestChecker` raises it.
+        """
+        config = self._loaded.checkpoint.config
+        names = library.names() if config.can_clone else []
+        known = [*self.presets, *names]
+        is_mixed = bool(self._adapters.names) or (config.has_presets and config.can_clone)
+        if is_mixed and name.lower() not in map(str.lower, known):
+            raise UnknownVoiceError(name, known)
+        if names:
+            served_by = f"{SERVED_BY['custom_voice']}, or take one of yours: {', '.join(names)}"
+            what = f"speak with the preset voice {name[:80]!r}"
+            self._loaded.writer.checker.require_presets(what, served_by)
 
     def _request(self, text: object, options: SpeechOptions) -> Request:
         writer, voice = self._loaded.writer, options.voice

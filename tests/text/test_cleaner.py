@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.support.examples import examples
 from tests.support.text_stages import cut
 from vivace.text.cleaner import MarkdownCleaner
+from vivace.text.comments import MAX_COMMENT
 from vivace.text.markup import remove_markup
 
 MARKDOWN = """# A heading
@@ -30,6 +31,10 @@ Or:<br>- an item &amp;&nbsp;a pair<br># A title
 x = a_b * 3
 ```
 **Sure!** It is 2*3 and snake_case, a [ref][1] and a note[^1]. <br> New <b>line</b> here 🎉 ok
+<!-- Left out.
+
+# Also *this*. --> Once <!-- more
+--> said. A comment begins with `<!--` only.
 1. first
 2. second ~~gone~~ __under__ _it_
 
@@ -72,6 +77,20 @@ def test_markup_open_for_too_long_becomes_text() -> None:
     cleaner = MarkdownCleaner()
     said = cleaner.feed("[" + "word " * 500)
     assert said.count("word") == 500
+
+
+def test_comment_that_is_too_long_becomes_text() -> None:
+    for num_words, said in ((10, ""), (MAX_COMMENT, " word word")):
+        cleaner = MarkdownCleaner()
+        assert cleaner.feed("Hello <!--") == "Hello"
+        spoken = "".join(cleaner.feed(" word") for _ in range(num_words))
+        assert spoken[-len(" word word") :] == said
+        assert (spoken == "") == (cleaner.settle() is None)
+
+
+def test_code_at_the_end_of_a_live_sentence_does_not_wait_for_a_comment() -> None:
+    cleaner = MarkdownCleaner()
+    assert cleaner.feed("Run `make.`") + (cleaner.settle() or "") == "Run make."
 
 
 @pytest.mark.parametrize("item_end", ["\n\n", "\u2028"])

@@ -50,6 +50,7 @@ CLEANED = {
         '<p class="x">A <a href="u">link</a><!-- no --></p><img src=a.png alt=\'b\'>.',
         "A link .",
     ),
+    "comments": ("a <!-- one\n\n# <b>two</b> [pause 1s] -->b<!----> [pause 2s]", "a b [pause 2s]"),
     "a line break": ("a<br>b<BR />c", "a\nb\nc"),
     "markup around a pause": ("**a [pause 1s] b** [pause  2s]", "a [pause 1s] b [pause  2s]"),
     "a link after a pause": ("[pause 1s](x) [y](z)", "[pause 1s](x) y"),
@@ -63,6 +64,7 @@ KEPT = {
     "an e-mail and a domain": "x.y@z.org, example.com, 10:30, https, www",
     "one line end": "a\nb\n\nc",
     "signs of text that resemble tags": "<username> a <b and c> d <3 x<y",
+    "a comment that is not closed": "a <!-- b c",
     "signs": "5 % of 3 € © ™ № § ½ → ①",
     "a broken pause": "[pause] [pause x]",
 }

@@ -151,6 +151,7 @@ HOSTILE = {
     "open bracket and words": "[word ",
     "open tags": "<",
     "open tag and words": "<b ",
+    "open comments": "<!--",
     "open addresses": "](",
     "nested addresses": "[a](b(c)",
     "half pauses": "[pause 1",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from vivace.text.comments import CommentDropper
 from vivace.text.markup import (
     LINE_BREAK,
     is_row,
@@ -55,6 +56,7 @@ class MarkdownCleaner:
 
     def __init__(self, *, item_end: str = "\n\n") -> None:
         self._item_end = item_end
+        self._comments = CommentDropper()
         self._begin()
 
     def _begin(self) -> None:
@@ -67,6 +69,9 @@ class MarkdownCleaner:
         self._hold("")
 
     def feed(self, piece: str) -> str:
+        return self._read(self._comments.feed(piece))
+
+    def _read(self, piece: str) -> str:
         if self._is_after_return:
             piece, self._is_after_return = piece[piece.startswith("\n") :], not piece
         self._is_after_return |= piece.endswith("\r")
@@ -84,13 +89,14 @@ class MarkdownCleaner:
         return join([*cleaned, self._begin_line()])
 
     def finish(self) -> str:
-        rest = self._end_lines(self._held)
+        rest = self._read(self._comments.finish())
+        rest += self._end_lines(self._held)
         self._begin()
         return rest
 
     def settle(self) -> str | None:
         """Return all words so far, in the middle of a line; None if markup may be open."""
-        if self._open or self._may_be_block(len(self._held)):
+        if self._comments or self._open or self._may_be_block(len(self._held)):
             return None
         return self._clean_up_to(len(self._held)) if self._held.strip() else ""
 

@@ -22,11 +22,11 @@ BLOCK_ELEMENTS = frozenset(
 
 _VALUE = r"\"[^\"<>\n]*\"|'[^'<>\n]*'|[^\s\"'<>=]+"
 _ATTRIBUTES = rf"(?:\s{{1,3}}[a-z][a-z:-]{{0,40}}=(?:{_VALUE})){{0,20}}"
-# A tag or a comment. `<a and b>` is text: an attribute has a value.
-TAG = re.compile(rf"</?([a-z][a-z0-9]*){_ATTRIBUTES}\s?/?>|<!--[^<>\n]*-->", re.IGNORECASE)
+# `<a and b>` is text: an attribute has a value.
+TAG = re.compile(rf"</?([a-z][a-z0-9]*){_ATTRIBUTES}\s?/?>", re.IGNORECASE)
 
 
 def drop_tag(tag: re.Match[str]) -> str:
     """The replacement of a match of `TAG`."""
-    name = (tag[1] or "a").lower()  # a comment has no name
+    name = tag[1].lower()
     return " " if name in BLOCK_ELEMENTS else "" if name in INLINE_ELEMENTS else tag[0]

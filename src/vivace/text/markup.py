@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Literal
 
+from vivace.text.comments import drop_comments
 from vivace.text.html_elements import TAG, drop_tag
 from vivace.text.pauses import PAUSE_MARK
 from vivace.text.spans import GROUP_1, join, split, substitute
@@ -23,7 +24,7 @@ _STAND_IN = re.compile(_STANDS_FOR_MARK)
 
 
 def remove_markup(text: str, *, item_end: str = "\n\n") -> str:
-    """Remove markdown, HTML tags and URLs.
+    """Remove markdown, HTML tags, comments and URLs.
 
     Headings become paragraphs; `item_end` separates list items and table rows. A link is replaced
     by its text, a bare URL by its host, code by its content. Pause and spelling marks stay.
@@ -61,7 +62,7 @@ def _resolve(run: re.Match[str]) -> str:
 def _repeat(text: str, clean: Callable[[str], str]) -> str:
     """Clean until nothing changes."""
     for _ in range(MAX_PASSES):
-        cleaned = _outside_marks(text, clean)
+        cleaned = _outside_marks(drop_comments(text), clean)
         if cleaned == text:
             return text
         text = cleaned

@@ -114,6 +114,8 @@ def test_repr_and_attributes_describe_the_checkpoint(
     assert tts.device == torch.device("cpu")
     assert tts.dtype == torch.float32
     backend = auto_backend_name()
+    assert repr(tts.tokenizer) == f"<TextTokenizer with {tts.tokenizer.vocab_size:,} ids>"
+    assert repr(tts.engine) == f"<Engine, backend {backend}: 0 running, 0 waiting, 256 slots>"
     assert repr(tts) == f"<TTS {model_type} {name} on cpu in float32, backend {backend}>"
 
 

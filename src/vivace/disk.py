@@ -108,6 +108,16 @@ def sweep(folder: Path) -> None:
                 _remove_if_abandoned(Path(entry.path))
 
 
+def why_unwritable(path: Path) -> str | None:
+    """Why no file can be written at a path, or None. Folders are not created."""
+    folder = path.parent
+    if os.path.isdir(path):  # Path.is_dir raises OSError for a name that is too long
+        return "it is a folder"
+    if not os.path.isdir(folder):
+        return f"the folder {str(folder)!r} does not exist"
+    return None if os.access(folder, os.W_OK) else f"the folder {str(folder)!r} is read-only"
+
+
 def why_not_regular(path: Path) -> str | None:
     """Why a path is not a regular file (missing, a folder, a pipe, a device), or None."""
     if not os.path.exists(path):

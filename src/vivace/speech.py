@@ -315,6 +315,12 @@ class Usage:
         return self.audio_s / self.wall_s if self.wall_s else float("inf")
 
 
+def stream_repr(stream: object, usage: Usage | None, reason: FinishReason | None) -> str:
+    """The `repr` of a stream: `<Stream, 1.31 s, stop>`."""
+    audio_s = 0.0 if usage is None else usage.audio_s
+    return f"<{type(stream).__name__}, {audio_s:.2f} s, {reason or 'open'}>"
+
+
 def total_completeness(parts: Iterable[Usage]) -> float | None:
     """The share of all words; None if the share of a part with text is unknown."""
     num_words, num_right = 0, 0.0

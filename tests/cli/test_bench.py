@@ -166,6 +166,15 @@ def test_invalid_numbers_are_usage_errors(
     assert f"{option}: must be a" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--streams", "--batches", "--live", "--rates"])
+def test_more_clients_than_the_limit_are_usage_errors(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        run_here("bench", option, "1,10001")
+    assert "above 0 and at most 10,000, not '10001'" in capsys.readouterr().err
+
+
 def test_percentiles_are_measured_values() -> None:
     assert percentiles(range(100)) == {"p50": 50, "p95": 95, "p99": 99}
     assert percentiles([7.0]) == {"p50": 7.0, "p95": 7.0, "p99": 7.0}

@@ -64,6 +64,7 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["nowhere.txt"], "no such file"),
         (["a book.txt", "-o", "there.m4b"], "there.m4b exists"),
+        (["a book.txt", "-o", "no/there.m4b"], "the folder 'no' does not exist"),
         (["a book.txt", "-o", "x.doc"], "'x.doc': unknown file extension"),
         (["a book.txt", "-o", "{x}.mp3"], "only {n} and {title} are allowed"),
         (["a book.txt", "-o", "out", "--format", "doc"], "unknown file extension"),

@@ -151,6 +151,23 @@ def test_wrong_response_fails_check(
     assert (code, failed(found)) == (1, names)
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("--voice", "heart", "--timeout=5"), "--voice, --timeout: no effect without --url"),
+        (("--device", "cpu"), "--device: no effect without --model"),
+        (("--url", "http://127.0.0.1:1", "--model", "mini"), "omit one of them"),
+    ],
+)
+def test_option_without_effect_is_a_usage_error(
+    given: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["doctor", *given])
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
 def test_doctor_without_url_checks_machine(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -101,6 +101,8 @@ def test_streamed_dialogue_equals_the_whole(tts: TTS, how: dict[str, Any], lead:
     assert np.array_equal(np.concatenate([chunk.codes for chunk in chunks]), whole.codes)
     assert [chunk.is_last for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
     assert chunks[-1].finish_reason == stream.finish_reason == whole.finish_reason
+    audio_s, reason = stream.usage.audio_s, stream.finish_reason
+    assert repr(stream) == f"<DialogueStream, {audio_s:.2f} s, {reason}>"
     lengths = [len(chunk.samples) / RATE for chunk in chunks]
     starts = [0.0, *itertools.accumulate(lengths)][:-1]
     assert [chunk.start_s for chunk in chunks] == pytest.approx(starts)

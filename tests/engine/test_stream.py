@@ -126,11 +126,13 @@ def test_dropped_stream_frees_its_slot(tts: TTS) -> None:
 
 def test_finished_stream_reports_usage(tts: TTS) -> None:
     with tts.stream(TEXT, seed=1, max_frames=6, min_frames=6) as stream:
+        assert repr(stream) == "<Stream, 0.00 s, open>"
         list(stream)
         with pytest.raises(StopIteration):
             next(stream)
         assert stream.finish_reason == "length"
     usage = stream.usage
+    assert repr(stream) == "<Stream, 0.48 s, length>"
     assert usage.frames == 6
     assert usage.audio_s == pytest.approx(0.48)
     assert usage.first_audio_ms is not None
@@ -252,7 +254,9 @@ def test_astream_equals_stream(tts: TTS) -> None:
             yield word + " "
 
     async def run(text: str | AsyncIterator[str]) -> np.ndarray:
-        chunks = [chunk async for chunk in tts.astream(text, seed=2, max_frames=40)]
+        stream = tts.astream(text, seed=2, max_frames=40)
+        assert repr(stream) == "<AsyncStream, 0.00 s, open>"
+        chunks = [chunk async for chunk in stream]
         return np.concatenate([chunk.codes for chunk in chunks])
 
     expected = tts.speak(TEXT + " ", seed=2, max_frames=40, text_layout="streamed").codes

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli_harness import LIMIT_S, environment, wait_until
+from tests.support.cli_harness import LIMIT_S, environment, run_here, wait_until
 from tests.support.fake_hub import COMMIT, FakeHub, fake_hub
 from vivace.hub import RELEASED
 
@@ -161,6 +161,18 @@ def test_wrong_name_suggests_similar_name(client: Client, wrong: str, suggested:
     assert (code, output) == (1, "")
     assert f"did you mean {suggested}?" in error or f"such as {suggested}" in error
     assert len(error.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "speech_tokenizer/model.safetensors"])
+def test_folder_without_a_needed_file_is_reported(
+    tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    folder = shutil.copytree(tiny_folder / "custom_voice", tmp_path / "copy")
+    assert run_here("download", folder) == 0
+    assert capsys.readouterr().out.strip() == str(folder)
+    (folder / name).unlink()
+    assert run_here("download", folder) == 1
+    assert capsys.readouterr().err == f"vivace: the folder {folder} is no model: it lacks {name}\n"
 
 
 def test_unreachable_hub_is_reported(client: Client) -> None:

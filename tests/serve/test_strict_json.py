@@ -92,7 +92,10 @@ def test_check_of_a_long_text_takes_no_longer_than_parsing() -> None:
 def test_body_of_another_content_type_is_refused(client: httpx.Client, kind: str) -> None:
     """Content types that browsers send without a preflight are refused."""
     answer = client.post("/v1/audio/voices", content=b"{}", headers={"content-type": kind})
-    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_content_type")
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (400, "invalid_content_type")
+    found = f"application/json, not '{kind.split(';')[0]}'" if kind else "it has none"
+    assert error["message"].endswith(found)
 
 
 # -- sizes, on the wire ----------------------------------------------------------------------

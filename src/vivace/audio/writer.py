@@ -70,6 +70,7 @@ class FileWriter:
     ) -> None:
         self.path = path  # as requested; the path of the claim may be the target of a link
         self.num_samples = 0
+        self.is_written = False  # whether the finished file has its name
         self._encoder = open_encoder(format_of(path), sample_rate, tags=tags_of(mark))
         self._signer = None if mark is None else mark.signer
         self._is_closed = self._is_broken = False
@@ -144,7 +145,7 @@ class FileWriter:
                 self._claim.commit(path)
             except FileExistsError:
                 continue
-            self.path = path
+            self.path, self.is_written = path, True
             break
         if self.path != requested:
             raise AudioError(

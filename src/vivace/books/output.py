@@ -23,6 +23,7 @@ from vivace.audio.writer import claim_audio_file, sign_file
 from vivace.books.book import Book
 from vivace.books.reader import WorkFolder
 from vivace.books.segments import Segment
+from vivace.disk import why_unwritable
 from vivace.errors import AudioError, OutputExistsError, RequestError
 from vivace.mark.marking import NO_MARKING, Marking, SampleMarker
 
@@ -45,6 +46,8 @@ class AudiobookOutput:
 
     def check(self, sample_rate: int, cover: bytes | None = None) -> None:
         """Raise AudioError if the files cannot be written."""
+        if not self.is_split and (reason := why_unwritable(self.paths[0])) is not None:
+            raise AudioError(f"cannot write {self.paths[0]}: {reason}")
         for path in self.paths:
             if not self.force and path.exists():
                 raise OutputExistsError(path, "--force")
@@ -95,7 +98,8 @@ class AudiobookOutput:
         marker = self.marking.open_stream(work.sample_rate)
         samples = _watermarked(_amplified(parts, work, gain_db), marker)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            if self.is_split:  # `-o` names the folder
+                path.parent.mkdir(parents=True, exist_ok=True)
             claim = claim_audio_file(path, force=self.force)
             try:
                 self._encode(claim.file, samples, work.sample_rate, marks, tags, book.cover)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NoReturn, TypeAlias
 
@@ -79,23 +79,35 @@ def add_option(
     group.add_argument(*flags.split(), help=text, **settings)
 
 
-def above_zero(kind: type[int] | type[float]) -> Callable[[str], int | float]:
+def given_options(arguments: argparse.Namespace, flags: Iterable[str]) -> list[str]:
+    """The options among `flags` whose value is not their default."""
+    actions = {flag: arguments.options[flag] for flag in flags}
+    values = {flag: getattr(arguments, action.dest) for flag, action in actions.items()}
+    return [flag for flag, action in actions.items() if values[flag] != action.default]
+
+
+def above_zero(
+    kind: type[int] | type[float], most: int | None = None
+) -> Callable[[str], int | float]:
     def read(text: str) -> int | float:
         try:
             number = kind(text)
         except ValueError:
             number = 0
-        if not 0 < number < float("inf"):
+        if not 0 < number < float("inf") or number > (most or number):
             expected = "a whole number" if kind is int else "a number"
-            raise argparse.ArgumentTypeError(f"must be {expected} above 0, not {text!r}")
+            limit = "" if most is None else f" and at most {most:,}"
+            raise argparse.ArgumentTypeError(f"must be {expected} above 0{limit}, not {text!r}")
         return number
 
     return read
 
 
-def all_above_zero(kind: type[int] | type[float]) -> Callable[[str], list[int | float]]:
+def all_above_zero(
+    kind: type[int] | type[float], most: int | None = None
+) -> Callable[[str], list[int | float]]:
     """A converter of comma-separated numbers."""
-    read_one = above_zero(kind)
+    read_one = above_zero(kind, most)
     return lambda text: [read_one(part) for part in text.split(",")]
 
 

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vivace.audio.subtitles import write_subtitles
-from vivace.cli.messages import Report, print_report
-from vivace.cli.output import Target, check_free, choose_target, subtitle_path
+from vivace.cli.messages import Report, print_kept, print_report
+from vivace.cli.output import (
+    AudioSink,
+    Target,
+    check_free,
+    choose_target,
+    has_written_file,
+    subtitle_path,
+)
 from vivace.cli.request import load_model
 from vivace.cli.text import STDIN, read_stdin
 from vivace.dialogue.script import DialogueScript
 from vivace.dialogue.talk import LineSpacing, track_paths
-from vivace.errors import AudioError
+from vivace.errors import AudioError, TTSError
 from vivace.options import DialogueOptions, DialogueStreamOptions, StreamOptions
 from vivace.speech import FinishReason, Usage, Word
 
@@ -38,12 +45,22 @@ def say_dialogue(arguments: argparse.Namespace, options: StreamOptions) -> int:
         with load_model(arguments, max_streams=None) as tts:
             if is_streamed:
                 streamed = options.to(DialogueStreamOptions, trim=True, **own)
-                usage, reason, words = _stream(tts, script, streamed, target)
+                usage, reason, words = _stream(tts, script, streamed, target, arguments)
             else:
                 whole = options.to(DialogueOptions, trim=True, **own)
                 usage, reason, words = _speak_whole(tts, script, whole, target, arguments)
     if subtitles is not None:
         write_subtitles(subtitles, words, force=arguments.force)
+    return _report(usage, reason, target, arguments).exit_code
+
+
+def _report(
+    usage: Usage,
+    reason: FinishReason,
+    target: Target,
+    arguments: argparse.Namespace,
+    show: Callable[..., None] = print_report,
+) -> Report:
     report = Report(
         output=target.output,
         is_played=target.loudspeaker is not None,
@@ -51,8 +68,8 @@ def say_dialogue(arguments: argparse.Namespace, options: StreamOptions) -> int:
         finish_reason=reason,
         max_frames=arguments.max_frames,
     )
-    print_report(report, is_json=arguments.json, is_quiet=arguments.quiet)
-    return report.exit_code
+    show(report, is_json=arguments.json, is_quiet=arguments.quiet)
+    return report
 
 
 def _speak_whole(
@@ -74,18 +91,28 @@ def _speak_whole(
 
 
 def _stream(
-    tts: TTS, script: DialogueScript, options: DialogueStreamOptions, target: Target
+    tts: TTS,
+    script: DialogueScript,
+    options: DialogueStreamOptions,
+    target: Target,
+    arguments: argparse.Namespace,
 ) -> SpokenDialogue:
     """Write and play the dialogue while it is generated."""
     from vivace.engine.dialogues import stream_dialogue  # imports torch
 
     words: list[Word] | None = []
     stream = stream_dialogue(tts.synthesizer, script, options)
-    with stream, target.open(tts.sample_rate, stream.mark) as sinks:
-        for chunk in stream:
-            words = None if words is None or chunk.words is None else [*words, *chunk.words]
-            for sink in sinks:
-                sink.write(chunk.samples)
+    sinks: list[AudioSink] = []
+    try:
+        with stream, target.open(tts.sample_rate, stream.mark) as sinks:
+            for chunk in stream:
+                words = None if words is None or chunk.words is None else [*words, *chunk.words]
+                for sink in sinks:
+                    sink.write(chunk.samples)
+    except (KeyboardInterrupt, TTSError):
+        if has_written_file(sinks):
+            _report(stream.usage, "cancelled", target, arguments, print_kept)
+        raise
     return stream.usage, stream.finish_reason or "cancelled", words
 
 

@@ -16,6 +16,8 @@ from vivace.cli.command import (
 from vivace.cli.server_options import add_settings
 from vivace.errors import install_command
 
+MAX_CLIENTS = 10_000  # of `vivace bench`: streams at once, or requests per second
+
 
 def add_serve(commands: Commands) -> None:
     serve = add_command(
@@ -60,7 +62,7 @@ def add_bench(commands: Commands) -> None:
     summary = "measure latency and throughput of a model on this machine"
     bench = add_command(commands, "bench", summary, "[OPTIONS]", "bench.bench:bench")
     count, number = above_zero(int), above_zero(float)
-    counts, numbers = all_above_zero(int), all_above_zero(float)
+    counts, numbers = all_above_zero(int, MAX_CLIENTS), all_above_zero(float, MAX_CLIENTS)
     group = bench.add_argument_group("measurements")
     text = "numbers of concurrent streams; default: 1,4"
     add_option(group, "--streams", "N,N", text, counts, default=[1, 4])

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from vivace.cli.streams import print_json, print_stderr, printable
+from vivace.cli.streams import STDOUT, print_json, print_stderr, printable
 from vivace.speech import FinishReason, SamplingParams, Usage
 
 INCOMPLETE = 3  # exit code if words are missing or speech was cut, but not at --max-frames
@@ -80,7 +80,7 @@ class Report:
 
     @property
     def destination(self) -> str:
-        file = "stdout" if self.output == "-" else self.output
+        file = "stdout" if self.output == STDOUT else self.output
         return printable(" and ".join(filter(None, (file, "played" * self.is_played))))
 
 
@@ -108,7 +108,7 @@ def _speed(usage: Usage) -> str:
 
 def print_report(report: Report, *, is_json: bool, is_quiet: bool) -> None:
     if is_json:
-        print_json(report.as_json(), on_stderr=report.output == "-")
+        print_json(report.as_json(), on_stderr=report.output == STDOUT)
         return
     if not is_quiet:
         print_stderr(report)
@@ -116,6 +116,14 @@ def print_report(report: Report, *, is_json: bool, is_quiet: bool) -> None:
         print_stderr(f"vivace: {report.destination}: {describe_skipped(report.usage.skipped)}")
     if report.warning:
         print_stderr(f"vivace: {report.destination}: {report.warning}")
+
+
+def print_kept(report: Report, *, is_json: bool, is_quiet: bool) -> None:
+    """Print the report of a file whose speech an error ended."""
+    print_report(report, is_json=is_json, is_quiet=is_quiet)
+    if not is_json:
+        kept_s = report.usage.audio_s
+        print_stderr(f"vivace: {report.destination}: only the first {kept_s:.2f} s are kept")
 
 
 def describe_skipped(skipped: Sequence[str]) -> str:

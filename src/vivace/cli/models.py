@@ -7,7 +7,8 @@ from typing import Any
 
 from vivace.cli.progress import ProgressLine
 from vivace.cli.streams import print_columns, print_json, print_stdout, printable
-from vivace.hub import EMBEDDED, MODELS, ModelEntry, cached_share, find_folder
+from vivace.errors import CheckpointError
+from vivace.hub import EMBEDDED, MODELS, ModelEntry, cached_share, find_folder, missing_files
 
 HEADER = ("MODEL", "SIZE", "LICENCE", "IN CACHE", "ABILITIES")
 
@@ -21,12 +22,14 @@ def list_models(arguments: argparse.Namespace) -> None:
 
 
 def download(arguments: argparse.Namespace) -> None:
-    """Download a model and print its folder."""
+    """Download a model and print its folder. A local folder is only checked."""
     with ProgressLine() as line:
         line.show(f"looking for {printable(arguments.name)}")
         folder = find_folder(
             arguments.name, revision=arguments.revision, cache_dir=None, offline=False
         )
+    if missing := missing_files(folder):
+        raise CheckpointError(f"the folder {folder} is no model: it lacks {', '.join(missing)}")
     print_stdout(folder)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from vivace.audio.wav import Samples
 from vivace.audio.writer import FileWriter, claim_audio_file, claim_free_name
 from vivace.cli.request import check_signature
 from vivace.cli.streams import STDOUT, STDOUT_PATHS, write_stdout
-from vivace.disk import AtomicFile, sweep
+from vivace.disk import AtomicFile, sweep, why_unwritable
 from vivace.errors import AudioError, OutputExistsError
 from vivace.speech import SAMPLE_RATE
 
@@ -107,6 +107,11 @@ class Target:
     @property
     def is_pipe(self) -> bool:
         return self.output is not None and _is_pipe(self.output)
+
+
+def has_written_file(sinks: Iterable[AudioSink]) -> bool:
+    """Whether one of the closed sinks is a file that has its name."""
+    return any(isinstance(sink, FileWriter) and sink.is_written for sink in sinks)
 
 
 @contextmanager
@@ -209,9 +214,5 @@ def _is_pipe(output: str) -> bool:
 
 
 def _check_folder(path: Path) -> None:
-    if os.path.isdir(path):  # Path.is_dir raises OSError for a name that is too long
-        raise AudioError(f"cannot write {path}: it is a folder")
-    if not os.path.isdir(path.parent):
-        raise AudioError(f"cannot write {path}: the folder {str(path.parent)!r} does not exist")
-    if not os.access(path.parent, os.W_OK):
-        raise AudioError(f"cannot write {path}: the folder {str(path.parent)!r} is read-only")
+    if (reason := why_unwritable(path)) is not None:
+        raise AudioError(f"cannot write {path}: {reason}")

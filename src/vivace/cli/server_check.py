@@ -16,6 +16,7 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import Any
 from urllib.parse import urlsplit
 
+from vivace.cli.command import given_options
 from vivace.cli.streams import print_json, print_stdout, printable
 from vivace.errors import RequestError, TTSError
 from vivace.speech import SAMPLE_RATE
@@ -24,6 +25,13 @@ SENTENCE = "This sentence checks the speech of the server."
 MIN_PEAK = 32  # of 32,768; quieter audio counts as silence
 PCM = {"input": SENTENCE, "response_format": "pcm"}
 OK = 200
+OPTIONS_OF = {  # options that have no effect without another one
+    "url": ("--voice", "--api-key-env", "--timeout"),
+    "model": (
+        *("--revision", "--offline", "--device", "--dtype", "--weights", "--backend"),
+        "--threads",
+    ),
+}
 
 
 class CheckError(Exception):
@@ -38,6 +46,7 @@ class CheckResult:
 
 
 def doctor(arguments: argparse.Namespace) -> int:
+    _check_options(arguments)
     if arguments.url is None:
         from vivace.cli.doctor import doctor as check_machine  # imports torch
 
@@ -60,6 +69,16 @@ def doctor(arguments: argparse.Namespace) -> int:
         summary = f"{num_failed} of {len(results)} checks failed"
         print_stdout(summary if num_failed else f"all {len(results)} checks passed")
     return 1 if num_failed else 0
+
+
+def _check_options(arguments: argparse.Namespace) -> None:
+    """Reject options that have no effect."""
+    if arguments.url is not None and arguments.model is not None:
+        arguments.fail("--url checks a server and --model a model; omit one of them")
+    for needed, flags in OPTIONS_OF.items():
+        given = given_options(arguments, flags)
+        if getattr(arguments, needed) is None and given:
+            arguments.fail(f"{', '.join(given)}: no effect without --{needed}")
 
 
 def _run_check(name: str, check: Callable[[Client], str], client: Client) -> CheckResult:

@@ -15,11 +15,11 @@ from vivace.audio.speed import SpeedChanger
 from vivace.audio.subtitles import write_subtitles
 from vivace.audio.wav import Samples
 from vivace.cli import since_start
-from vivace.cli.messages import Report, describe_progress, print_report
-from vivace.cli.output import AudioSink, Target, subtitle_path
+from vivace.cli.messages import Report, describe_progress, print_kept, print_report
+from vivace.cli.output import AudioSink, Target, has_written_file, subtitle_path
 from vivace.cli.progress import ProgressLine
 from vivace.cli.text import read_transcript
-from vivace.errors import RequestError
+from vivace.errors import RequestError, TTSError
 from vivace.options import RAMP, StreamOptions
 from vivace.speech import FinishReason, Usage, Word, join_words, move_words
 from vivace.verify import Verifier
@@ -125,22 +125,27 @@ def speak(
 ) -> Report | None:
     """Speak the text and print the report. `made` collects the samples at normal speed.
 
-    An interrupt is raised again after files are finished and the report is printed.
+    An interrupt or an error is raised again after files are finished and the report is printed.
     """
     speech = Speech(tts, text, options)
     subtitles = subtitle_path(arguments, target.output)
     is_verified = getattr(arguments, "verify", False)
     made = [] if is_verified and made is None else made
+    sinks: list[AudioSink] = []
     with ProgressLine(is_quiet=arguments.quiet or arguments.json) as line:
         speech.on_chunk = lambda usage: line.show(describe_progress(usage))
         try:
-            with target.open(tts.sample_rate, tts.synthesizer.file_mark(options)) as sinks:
+            mark = tts.synthesizer.file_mark(options)
+            with target.open(tts.sample_rate, mark) as sinks:
                 is_streamed = arguments.stream or target.is_immediate
                 speech.write_to(sinks, is_streamed=is_streamed, made=made)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, TTSError) as error:
             speech.finish_reason = "cancelled"
             line.clear()
-            _report(speech, target, arguments)
+            if isinstance(error, KeyboardInterrupt):
+                _report(speech, target, arguments)
+            elif has_written_file(sinks):
+                _report(speech, target, arguments, show=print_kept)
             raise
     facts = {}
     if is_verified and made and isinstance(text, str):
@@ -152,7 +157,11 @@ def speak(
 
 
 def _report(
-    speech: Speech, target: Target, arguments: argparse.Namespace, **facts: Any
+    speech: Speech,
+    target: Target,
+    arguments: argparse.Namespace,
+    show: Callable[..., None] = print_report,
+    **facts: Any,
 ) -> Report | None:
     is_single = arguments.command != "repl"  # in a repl, the process started long before
     report = speech.report(
@@ -162,7 +171,7 @@ def _report(
         **facts,
     )
     if report is not None:
-        print_report(report, is_json=arguments.json, is_quiet=arguments.quiet)
+        show(report, is_json=arguments.json, is_quiet=arguments.quiet)
     return report
 
 

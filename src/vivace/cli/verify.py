@@ -24,7 +24,7 @@ from vivace.conformance.verify import (
     Run,
     verify_checkpoint,
 )
-from vivace.disk import write_whole
+from vivace.disk import why_unwritable, write_whole
 from vivace.errors import RequestError
 from vivace.tts import TTS
 
@@ -62,10 +62,9 @@ def _check_output(file: str | None, *, may_exist: bool) -> None:
     if file is None:
         return
     path = Path(file)
-    if not path.parent.is_dir():
-        raise RequestError(f"cannot write {path}: the folder {path.parent} does not exist")
-    if path.is_dir() or (path.exists() and not may_exist):
-        raise RequestError(f"cannot write {path}: it exists")
+    reason = "it exists" if path.exists() and not may_exist else why_unwritable(path)
+    if reason is not None:
+        raise RequestError(f"cannot write {path}: {reason}")
 
 
 def _runs(arguments: argparse.Namespace) -> tuple[Run, ...]:

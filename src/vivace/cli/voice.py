@@ -14,6 +14,7 @@ from vivace.audio.files import check_path
 from vivace.cli.request import find_checkpoint, load_model, model_name
 from vivace.cli.streams import print_columns, print_json, print_stderr, print_table, printable
 from vivace.cli.text import read_transcript
+from vivace.disk import why_unwritable
 from vivace.errors import VoiceFileError
 from vivace.speech import AUTO_LANGUAGE
 from vivace.voices.library import SUFFIX, VoiceLibrary
@@ -126,8 +127,8 @@ def check_save(arguments: argparse.Namespace) -> str:
     path = Path(arguments.save)
     if os.path.lexists(path) and not arguments.replace:
         raise VoiceFileError(f"{path} exists; use another name, or --replace to overwrite it")
-    if not os.path.isdir(path.parent):
-        raise VoiceFileError(f"cannot write {path}: the folder {str(path.parent)!r} does not exist")
+    if (reason := why_unwritable(path)) is not None:
+        raise VoiceFileError(f"cannot write {path}: {reason}")
     return path.stem if NAME_PATTERN.fullmatch(path.stem) else UNNAMED
 
 

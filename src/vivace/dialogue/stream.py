@@ -15,7 +15,7 @@ from vivace.audio.file_mark import FileMark
 from vivace.audio.trim import find_sound
 from vivace.dialogue.script import DialogueLine
 from vivace.dialogue.talk import KEPT_S, LineSpacing, Samples
-from vivace.speech import FinishReason, Usage, Word, join_words, move_words
+from vivace.speech import FinishReason, Usage, Word, join_words, move_words, stream_repr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -66,6 +66,9 @@ class DialogueStream(Iterator[DialogueChunk]):
         self._first_audio_ms: float | None = None
         self._chunks = self._make()
         self.finish_reason: FinishReason | None = None
+
+    def __repr__(self) -> str:
+        return stream_repr(self, self.usage, self.finish_reason)
 
     def __next__(self) -> DialogueChunk:
         return next(self._chunks)

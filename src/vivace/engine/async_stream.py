@@ -18,7 +18,7 @@ from vivace.engine.stream import Stream, Wake
 from vivace.engine.turn_report import TurnHook
 from vivace.errors import StreamClosedError
 from vivace.script.request import Pieces
-from vivace.speech import Usage
+from vivace.speech import Usage, stream_repr
 
 if TYPE_CHECKING:
     from vivace.speech import FinishReason  # jedi fails on a property whose Literal resolves
@@ -122,6 +122,9 @@ class AsyncStream(AsyncIterator[AudioChunk]):
         self._is_closed = False
         self._event = asyncio.Event()  # set by the engine and by `aclose`
         self._threads: ThreadPoolExecutor | None = None
+
+    def __repr__(self) -> str:
+        return stream_repr(self, self.usage, self.finish_reason)
 
     def __await__(self) -> Generator[Any, None, AsyncStream]:
         """Check the request and queue it. Raises the errors of a request."""

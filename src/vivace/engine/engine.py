@@ -29,7 +29,7 @@ from vivace.engine.thread import Inbox, Message, start_thread
 from vivace.engine.turn_report import TurnHook
 from vivace.engine.utterance import Utterance
 from vivace.engine.worker import EngineWorker
-from vivace.errors import MIN_RETRY_S, EngineError, QueueFullError
+from vivace.errors import MIN_RETRY_S, EngineError, QueueFullError, counted
 from vivace.model.config import Head
 
 log = logging.getLogger(__name__)
@@ -60,6 +60,11 @@ class Engine(EngineClient):
         self._stop: weakref.finalize[..., Thread] | None = None  # waits for the thread at exit
         self.busy_since: float | None = None  # when the current turn began; None: idle
         self._linger_s = LINGER_S
+
+    def __repr__(self) -> str:
+        load = f"{self.num_running} running, {self.num_waiting} waiting"
+        slots = counted(self._worker.scheduler.num_slots, "slot")
+        return f"<{type(self).__name__}, backend {self.backend.name}: {load}, {slots}>"
 
     # -- from any thread ---------------------------------------------------------------------
 

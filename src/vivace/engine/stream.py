@@ -25,7 +25,7 @@ from vivace.model.config import CodecConfig
 from vivace.script.prompts import PromptWriter
 from vivace.script.request import Request
 from vivace.script.script import Script
-from vivace.speech import Usage
+from vivace.speech import Usage, stream_repr
 
 if TYPE_CHECKING:
     from vivace.speech import FinishReason  # jedi fails on a property whose Literal resolves
@@ -80,6 +80,9 @@ class Stream(Iterator[AudioChunk]):
         self._steps = self._speech.run()
         self._pid = os.getpid()
         self._is_reading, self._is_stepping = Lock(), Lock()
+
+    def __repr__(self) -> str:
+        return stream_repr(self, self.usage, self.finish_reason)
 
     # -- reading -----------------------------------------------------------------------------
 

@@ -113,13 +113,17 @@ def codec_folder(folder: Path) -> Path:
     return folder / CODEC if (folder / CODEC).is_dir() else folder
 
 
-def _check_whole(name: str, folder: Path, offline: bool, is_codec: bool) -> None:
-    """Raise CheckpointError if a file is missing that loading needs."""
+def missing_files(folder: Path, *, is_codec: bool = False) -> list[str]:
+    """The files that loading needs and that a checkpoint folder does not have."""
     codec = codec_folder(folder) if is_codec else folder / CODEC
     needed = [codec / "config.json", *shard_paths(codec)]
     if not is_codec:
         needed += [*(folder / file for file in NEEDED), *shard_paths(folder)]
-    if missing := [str(path.relative_to(folder)) for path in needed if not path.is_file()]:
+    return [str(path.relative_to(folder)) for path in needed if not path.is_file()]
+
+
+def _check_whole(name: str, folder: Path, offline: bool, is_codec: bool) -> None:
+    if missing := missing_files(folder, is_codec=is_codec):
         hint = "load it once with a connection" if offline else "is it a Qwen3-TTS checkpoint?"
         raise CheckpointError(
             f"the download of {name} in {folder} lacks {', '.join(missing)}; {hint}"

@@ -35,7 +35,8 @@ async def read_json(request: Request) -> dict[str, Any]:
         kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
     ):
         raise RefusedError(
-            f"the content-type must be application/json, not {kind[:80] or 'none'!r}",
+            "the request needs the header content-type: application/json"
+            + (f", not {kind[:80]!r}" if kind else "; it has none"),
             code="invalid_content_type",
         )
     return await parse_content(await request.body())

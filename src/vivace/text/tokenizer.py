@@ -119,6 +119,9 @@ class TextTokenizer:
         self._vocab_size = 1 + max(itertools.chain(vocab.values(), added_tokens.values()))
         self._role_ids = {role: self._build_role_ids(role) for role in get_args(Role)}
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} with {self._vocab_size:,} ids>"
+
     @classmethod
     def from_folder(cls, folder: Path, *, split_camel_case: bool = False) -> TextTokenizer:
         """Read the three tokenizer files; invalid files raise a CheckpointError."""

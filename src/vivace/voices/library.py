@@ -35,6 +35,9 @@ class VoiceLibrary:
         """
         self._folder = None if folder is None else as_path("folder", folder, VoiceFileError)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} in {self.folder}>"
+
     @property
     def folder(self) -> Path:
         """Looked up on first use, because every request creates a library."""

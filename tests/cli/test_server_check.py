@@ -64,6 +64,7 @@ def test_unreachable_server_fails_one_check(capsys: pytest.CaptureFixture[str]) 
     assert main(["doctor", "--url", "http://127.0.0.1:1", "--timeout", "5"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("FAILED  live")
+    assert "no server listens at http://127.0.0.1:" in lines[0]
     assert lines[1:] == ["1 of 1 checks failed"]
 
 

@@ -86,6 +86,9 @@ def _run_check(name: str, check: Callable[[Client], str], client: Client) -> Che
         return CheckResult(name, True, printable(check(client)))
     except CheckError as error:
         return CheckResult(name, False, printable(error))
+    except ConnectionRefusedError:
+        note = f"no server listens at {client.url}; start it with `vivace serve`"
+        return CheckResult(name, False, printable(note))
     except (OSError, HTTPException, ValueError, TTSError) as error:
         return CheckResult(name, False, printable(f"{type(error).__name__}: {error}"))
 

@@ -56,7 +56,3 @@ def test_allowed_text_is_not_reported(text: str) -> None:
 def test_docstrings_may_have_longer_sentences() -> None:
     assert problems("word " * 30, "src/vivace/tts.py") == []
     assert problems("word " * 31, "src/vivace/tts.py")
-
-
-def test_notebook_may_name_commits() -> None:
-    assert problems("It was 4 ms at commit 0ea3cea.", "docs/notebook/gpu.md") == []

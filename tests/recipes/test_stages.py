@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import gzip
 import json
 import os
@@ -184,24 +183,6 @@ def test_readme_lists_every_stage_of_the_recipe() -> None:
     stages = [path.stem for path in RECIPE.glob("*.py") if "__main__" in path.read_text("utf-8")]
     inside = {"train_codec"}  # a stage of train_all_codec
     assert listed == {*stages, *(path.name for path in RECIPE.glob("*.sh"))} - inside
-
-
-def test_recipe_has_no_circular_imports() -> None:
-    names = {path.stem for path in RECIPE.glob("*.py")}
-    needs = {name: _imports(RECIPE / f"{name}.py") & names for name in names}
-    while free := [name for name, others in needs.items() if not others]:
-        needs = {n: others - set(free) for n, others in needs.items() if n not in free}
-    assert needs == {}
-
-
-def _imports(path: Path) -> set[str]:
-    """The recipe's modules that a file imports."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("recipes."):
-            module = (node.module or "").split(".")[2:]
-            found |= {module[0]} if module else {alias.name for alias in node.names}
-    return found
 
 
 def test_talker_trains_and_exports_checkpoint(

@@ -69,7 +69,7 @@ def test_dropout_acts_in_layers_during_training_only(recipe: ModuleType) -> None
 
     from recipes.mini_voice.settings import load_settings
     from recipes.mini_voice.talker_files import build
-    from recipes.mini_voice.train_talker import Dropout
+    from recipes.mini_voice.talker_stage import Dropout
     from vivace.model.cache import attend_causally
     from vivace.text.tokenizer import TextTokenizer
 

@@ -726,6 +726,50 @@ CASES: dict[str, dict[str, str]] = {
         "12 ng/mL, tok/s, 365 days/yr": "twelve nanograms per milliliter, tok per second, "
         "three hundred sixty-five days per year",
     },
+    "chat, logs and formulas": {
+        "Four F-16s, two B-52s and a few A380s": (
+            "Four F sixteens, two B fifty-twos and a few A three eighties"
+        ),
+        "Call R. Smith, by J. Doe; Attn: K. Lee.": "Call R Smith, by J Doe; Attention: K Lee.",
+        "Written by R. Smith near N. 5th St., on S. Lake Dr.": (
+            "Written by R Smith near N fifth Street, on S Lake Drive."
+        ),
+        "She ran 2:00:35 at 7:30ish.": "She ran two oh oh thirty-five at seven thirty-ish.",
+        "Meet at 10:30 AM EST on Zoom.": "Meet at ten thirty A M E S T on Zoom.",
+        "the 401k plan": "the four oh one K plan",
+        "Order #113-4859302-1126651 has shipped.": (
+            "Order number one one three, four eight five nine three zero two, one one two six "
+            "six five one has shipped."
+        ),
+        "retry-after: 30s. He waited 30s.": (
+            "retry-after: thirty seconds. He waited thirty seconds."
+        ),
+        "12 left, posted 3m ago, 2w ago": "twelve left, posted three minutes ago, two weeks ago",
+        "It orbits 1.5m km away, 2m dollars later.": (
+            "It orbits one point five million kilometers away, two million dollars later."
+        ),
+        "E = mc^2 and 3x^2 and 2ab^3": "E equals m c squared and three x squared and two a b cubed",
+        "1/n² and π²/6 and 4y/5": "one over n squared and pi squared over six and four Y over five",
+        "p99 (SLO: < 500 ms), errors: > 5": (
+            "P ninety-nine, S L O: less than five hundred milliseconds, errors: more than five"
+        ),
+        "BOB: Hi, Tim. TIM: Hi.": "Bob: Hi, Tim. Tim: Hi.",
+        "java.util.List and com.foo.Bar.onCreate": (
+            "java dot util dot list and com dot foo dot bar dot on create"
+        ),
+        "See /index.html and src/App.test.js.": (
+            "See index dot H T M L and S R C slash app dot test dot J S."
+        ),
+        "gas mark 6 / 200C": "gas mark six slash two hundred C",
+        "$E = mc^2$, where $x$ and $f(x)$ are real": (
+            "E equals m c squared, where x and f of x are real"
+        ),
+        "where $x \\approx \\pi$ holds": "where x is about pi holds",
+        "It holds that $a \\leq b$.": "It holds that a is at most b.",
+        "up 15% wk/wk, w/r/t the Sr. Mgr. of sales": (
+            "up fifteen percent week over week, with respect to the Senior Manager of sales"
+        ),
+    },
     "plain text": {
         "Hello, world! It's fine - isn't it?": "Hello, world! It's fine - isn't it?",
         "I am. A well-known state-of-the-art thing.": "I am. A well-known state-of-the-art thing.",

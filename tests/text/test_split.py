@@ -109,6 +109,8 @@ LONG = "one two three four, five six; seven eight nine: ten eleven, twelve – t
                     "thirteen fourteen"]),
         ("one two three, four five", 20, ["one two three,", "four five"]),
         ("at 10:30, 1,000 or 3;4 more", 12, ["at 10:30,", "1,000 or 3;4", "more"]),
+        ("we paid two thousand five hundred euros", 34,
+            ["we paid", "two thousand five hundred euros"]),
         ("eins zwei drei vier", 9, ["eins zwei", "drei vier"]),
         ("一二三四、五六七八，九十", 8, ["一二三四、", "五六七八，九十"]),
         ("一二三四五六七八九十", 4, ["一二三四", "五六七八", "九十"]),

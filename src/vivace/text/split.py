@@ -56,6 +56,17 @@ _CLAUSE_ENDS = (
 )
 
 
+# A sentence is not cut after these words if it can be cut a few words before.
+_NUMBERS = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
+    "fifteen sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty "
+    "ninety hundred thousand million billion trillion point minus"
+)
+_NUMBER_WORDS = frozenset(_NUMBERS.split())
+_MAX_NUMBER = 12  # words that are searched for the start of a number
+_LAST_WORD = re.compile(r"(?<![\w])(?:\w+-)?(\w+)\s\Z")
+
+
 def _join(table: dict[str, str]) -> frozenset[str]:
     return frozenset(word for words in table.values() for word in words.split())
 
@@ -264,9 +275,16 @@ def _find_clause_end(text: str, start: int, limit: int) -> int:
         ends = [found.end() for found in pattern.finditer(text, start, limit + 1)]
         fitting = [end for end in ends if low < end <= limit + text[end - 1].isspace()]
         if fitting:
-            return fitting[-1]
+            whole = (end for end in fitting[: -_MAX_NUMBER - 1 : -1] if not _cuts_number(text, end))
+            return next(whole, fitting[-1])
     places = range(limit, max(start, limit - 16), -1)
     return next((cut for cut in places if not _are_joined(text[cut - 1], text[cut])), limit)
+
+
+def _cuts_number(text: str, end: int) -> bool:
+    """Whether a spoken number ends before `end`: "two thousand | five hundred dollars"."""
+    word = _LAST_WORD.search(text, max(0, end - _LOOK_BEHIND), end)
+    return word is not None and word[1] in _NUMBER_WORDS
 
 
 def _are_joined(before: str, after: str) -> bool:

@@ -43,6 +43,9 @@ _HYPHENED = re.compile(  # "U.S.-based", "non-U.S.", "D-N.Y."
 _BEFORE_INITIALS = frozenset(("Mr", "Mrs", "Ms", *_TITLES))
 _ENDS_ABBREVIATED = re.compile(r"[.-]\w$|\.[^-]*$")
 _ONE_INITIAL = re.compile(r"[A-HJ-Z]")
+_ORDINAL = re.compile(r"\d{1,3}(?:st|nd|rd|th)")
+_BEFORE_NAMES = frozenset(("by", "from", "with"))
+_BEFORE_STREETS = frozenset(("at", "near", "of", "on", "onto", "to"))
 _NOT_NAMES = word_set("not_before_initials")
 # Words that begin a sentence more often than they are part of a name.
 _SENTENCE_STARTERS = word_set("sentence_starters")
@@ -186,9 +189,18 @@ def _read_initial(reader: TokenReader, token: Token) -> Reading | None:
         (before.core in _BEFORE_INITIALS and before.trail in ("", "."))
         or (before.is_open and is_capitalised(before) and before.core.lower() not in _NOT_NAMES)
     )
+    if token.core in "NESW" and _ORDINAL.fullmatch(following.core):
+        return Reading(token.core, trail="")  # "N. 5th St."
     is_name = is_capitalised(following)
+    is_first = before is not None and (
+        before.core.lower() in _BEFORE_NAMES
+        or (token.core in "NESW" and before.core in _BEFORE_STREETS)
+        or begins_sentence(reader)
+        or before.trail == ":"
+    )
+    is_first = is_first and following.core not in _SENTENCE_STARTERS
     is_initial = (is_next_initial and following.trail.startswith(".")) or (
-        is_name and (is_last or is_middle or before is None)
+        is_name and (is_last or is_middle or is_first or before is None)
     )
     return Reading(token.core, trail="") if is_initial else None
 

@@ -12,6 +12,7 @@ from vivace.text.normalize.english.numbers import (
     decimal,
     in_pairs,
     ordinal,
+    plural_number,
     read_digits,
     short_year,
     spell_digits,
@@ -52,6 +53,8 @@ _HYPHENED = re.compile(
     rf"({NUMBER})-([A-Z]?[a-z]{{2,}}|y\.o|[A-Z]?Hz|[KMGT]B|[gmVW])((?:-(?:[A-Za-z]{{2,}}|a))*)"
 )
 _CHORD = re.compile(r"([A-G])[#♯](m|maj|min|dim|sus|add|)(\d{0,2})")  # "F#m7"
+_MODELS = re.compile(r"([A-Z][A-Za-z]{0,9}-?\d{1,3})s")  # "F-16s", "A380s"
+_TERM = re.compile(r"\d*(?:[nxyz][²³]?|[A-Za-z][²³]|[α-ω][²³]?)")
 _TEAM = re.compile(r"(\d{2})ers")  # "49ers"
 _ENDS = "noon|midnight|present|now|today"
 _TIME_OR_YEAR = r"\d{1,4}(?::\d\d)?(?:[ap]m)?"
@@ -108,6 +111,8 @@ def read_code(reader: TokenReader, token: Token) -> Reading | None:
     if found := _CHORD.fullmatch(core):
         kind = {"m": "minor", "": ""}.get(found[2], found[2])
         return Reading(" ".join(filter(None, [found[1], "sharp", kind, read_mixed(found[3])])))
+    if found := _MODELS.fullmatch(core):
+        return Reading(plural_number(read_mixed(found[1])))
     if found := _TEAM.fullmatch(core):
         number = cardinal(int(found[1]))
         return Reading(f"{number}{'rs' if number.endswith('e') else 'ers'}")
@@ -207,7 +212,15 @@ def _read_sides(reader: TokenReader, text: str) -> str | None:
         sides = [_DIFFERENCE.sub(r"\1 \2 \3", side) for side in sides]
     words = [reader.read_alone(side) for side in sides[::2]]
     joints = [_SIDE_JOINTS.get(joint) or INSIDE[joint] for joint in sides[1::2]]
+    if _is_quotient(sides):
+        joints = ["over"] * len(joints)
     return " ".join([words[0], *(f"{a} {b}" for a, b in zip(joints, words[1:], strict=True))])
+
+
+def _is_quotient(sides: list[str]) -> bool:
+    """Whether the sides are terms of a quotient: `π²/6`, `1/n²`, `4y/5`."""
+    terms = [side for side in sides[::2] if not side.isdigit()]
+    return set(sides[1::2]) == {"/"} and bool(terms) and all(map(_TERM.fullmatch, terms))
 
 
 def _is_changed(part: str) -> bool:

@@ -18,6 +18,8 @@ _MILITARY = re.compile(r"([01]\d|2[0-4])([0-5]\d)")
 _PLURALS = {"10": "tens", "100": "hundreds", "1000": "thousands", "1,000": "thousands"}
 _ROUND = re.compile(r"(10|100|1,?000)s")
 _MAX_TOKENS = 4
+_AGO = {**_NAMES, "w": "week", "wk": "week", "mo": "month", "y": "year", "yr": "year"}
+_BEFORE_AGO = re.compile(rf"(\d{{1,4}})({'|'.join(sorted(_AGO, key=len, reverse=True))})")
 
 
 def read_duration(reader: TokenReader, token: Token) -> Reading | None:
@@ -27,6 +29,8 @@ def read_duration(reader: TokenReader, token: Token) -> Reading | None:
         return Reading(_PLURALS[found[1]])
     if (found := _SECONDS.fullmatch(token.core)) and _is_after_time_word(reader, token):
         return Reading(_say([(found[1], "s")]))
+    if (found := _BEFORE_AGO.fullmatch(token.core)) and core_after(reader, 1) == "ago":
+        return Reading(_say([(found[1], found[2])]))
     if (found := _MILITARY.fullmatch(token.core)) and core_after(reader, 1) in ("hrs", "hours"):
         return Reading(_say_military(found[1], found[2]), 2)
     if not _PARTS.fullmatch(token.core):
@@ -36,9 +40,11 @@ def read_duration(reader: TokenReader, token: Token) -> Reading | None:
 
 
 def _is_after_time_word(reader: TokenReader, token: Token) -> bool:
-    """`wait 30s`, `in 30s.`, but `in 90s style`."""
+    """`wait 30s`, `timeout: 30s`, `in 30s.`, but `in 90s style`."""
     before = word_before(reader)
     is_last = not token.is_open or reader.token(1) is None
+    if is_last and reader.before is not None and reader.before.trail == ":":
+        return True
     return before in _BEFORE_SECONDS or (before == "in" and is_last)
 
 
@@ -59,7 +65,7 @@ def _collect(reader: TokenReader) -> tuple[list[tuple[str, str]], int]:
 
 def _say(parts: list[tuple[str, str]]) -> str:
     return " ".join(
-        f"{cardinal(int(number))} {_NAMES[unit]}{'' if int(number) == 1 else 's'}"
+        f"{cardinal(int(number))} {_AGO[unit]}{'' if int(number) == 1 else 's'}"
         for number, unit in parts
     )
 

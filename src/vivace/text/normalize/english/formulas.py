@@ -33,6 +33,10 @@ _WORDS = {
     "·": "times",
 }
 _ENGLISH = frozenset(("a(n)", "A(n)", "s(he)"))
+_DOLLARS = re.compile(  # not those of "$5", "5$" and "US$5"
+    rf"\A\$(?=[\\({_GREEK}A-Za-z])|(?<=[{_GREEK}A-Za-z)}}\]])\$\Z|(?<=[\^_]\d)\$\Z"
+)
+_ORIGIN = re.compile(r"[A-Z]{1,3}\$")  # "R$ 50"
 _ABSOLUTE = re.compile(r"\|([A-Za-z]|-?\d+|[A-Za-z] ?[-+−] ?[A-Za-z\d])\|")
 
 
@@ -49,6 +53,14 @@ def read_formula(reader: TokenReader, token: Token) -> Reading | None:
         formula = formula[:-1].rstrip(_PUNCTUATION)
     words = _read(formula) if _is_formula(formula) else None
     return None if words is None else Reading(words, num_tokens, trail=text[len(formula) :])
+
+
+def read_math_marks(reader: TokenReader, token: Token) -> Reading | None:
+    """Remove the dollar signs around a formula: `$x$`, the first and the last of `$E = mc^2$`."""
+    if "$" not in token.core or _ORIGIN.fullmatch(token.core):
+        return None
+    text = _DOLLARS.sub("", token.core)
+    return None if text == token.core else Reading(reader.read_alone(text))
 
 
 def _collect(reader: TokenReader) -> tuple[str, int]:

@@ -40,6 +40,13 @@ def cardinal(number: int) -> str:
     return " ".join(parts)
 
 
+def plural_number(words: str) -> str:
+    """`sixteens`, `fifties`, `sixes`: several things with a number as their name."""
+    if words.endswith("y"):
+        return f"{words[:-1]}ies"
+    return f"{words}{'es' if words.endswith('x') else 's'}"
+
+
 def ordinal(number: int) -> str:
     """`twenty-first`."""
     words = cardinal(number)

@@ -50,6 +50,8 @@ _MARKS = re.compile(r"[*_|{}\[\]<>~^\\`]")
 _ROW = re.compile(r"([^\w\s.,;:!?'\"-])\1+")
 _DIGITS = re.compile(r"(\d+)(?:\.(\d+))?")
 _LIMITS = {"≤": "at most", "≥": "at least"}
+_COMPARISONS = {"<": "less than", ">": "more than"}
+_WITH_UNIT = re.compile(r"\d+[A-Za-z°].*")
 _DASHES = re.compile("[—―]{2,}")  # "Mr. B—— called"
 # Anything but letters, white space and plain punctuation.
 _LEFT = re.compile(r"[^\w\s.,;:!?'\"-]|[\d_⁄½-¾⅐-⅞]|[²³¹⁰-₉]")
@@ -90,12 +92,15 @@ def read_sign(reader: TokenReader, token: Token) -> Reading | None:
     is_quotient = sign == "/" and before is not None and before.trail.endswith(")")
     if is_quotient and _begins_operand(reader.token(1)):
         return Reading("divided by", trail="")
-    if sign in ("-", "–", "/") and is_minus(reader, before):
+    is_measure = sign == "/" and _has_unit(reader.token(1))  # "200C / 180C"
+    if sign in ("-", "–", "/") and not is_measure and is_minus(reader, before):
         return Reading("divided by" if sign == "/" else "minus", trail="")
     following = reader.token(1)
     is_before_number = following is not None and following.core[:1].isdigit()
     if sign in _LIMITS and is_before_number and (before is None or not before.is_open):
         return Reading(_LIMITS[sign], trail="")  # "Noise: ≤ 45 dB"
+    if sign in _COMPARISONS and is_before_number and before is not None and not before.is_open:
+        return Reading(_COMPARISONS[sign], trail="")  # "Latency: < 45 ms"
     is_after_time = before is not None and _HALF_DAY.fullmatch(before.core) is not None
     if sign in ("-", "–") and is_after_time and is_before_number:  # "7 a.m. - 9 p.m."
         return Reading("to", trail="")
@@ -143,6 +148,10 @@ def _is_operand(token: Token, sign: str) -> bool:
 def _begins_operand(token: Token | None) -> bool:
     """Whether the word after a sign begins with a number or is a single letter."""
     return token is not None and (token.core[:1].isdigit() or len(token.core) == 1)
+
+
+def _has_unit(token: Token | None) -> bool:
+    return token is not None and _WITH_UNIT.fullmatch(token.core) is not None
 
 
 def _is_word(token: Token | None) -> bool:

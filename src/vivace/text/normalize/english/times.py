@@ -29,6 +29,8 @@ _SPAN = re.compile(r"(.{1,11}?)[-–—](.{1,11})")
 def read_time(reader: TokenReader, token: Token) -> Reading | None:
     if not token.core[:1].isdigit():
         return None
+    if token.core.endswith("ish") and (words := _say(token.core[:-3])) is not None:
+        return Reading(f"{words}-ish")
     if (stamp := _STAMP.fullmatch(token.core)) is not None:
         return _read_stamp(stamp)
     if found := _LAP.fullmatch(token.core):
@@ -85,6 +87,8 @@ def _say(text: str, *, is_first: bool = False) -> str | None:
         )
     elif not half and not seconds and not is_first:
         words += " o'clock" if 0 < int(hour) <= 12 else " hundred"
+    elif seconds and int(seconds):
+        words += " oh oh"
     if seconds:
         words += f" {short_year(seconds)}" if int(seconds) else " oh oh"
     if places:

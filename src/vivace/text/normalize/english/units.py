@@ -49,7 +49,7 @@ _SCIENTIFIC = re.compile(
     r"(?P<sign>[-−+])?(?P<number>\d+\.\d+(?=[eE])|\d+(?=e|E[-−+]))[eE](?P<power>[-−+]?\d{1,3})"
 )
 _POWER = re.compile(
-    rf"(?P<sign>[-−+])?(?P<number>{NUMBER}|[A-Za-z])"
+    rf"(?P<sign>[-−+])?(?:(?P<number>{NUMBER})|(?P<factor>\d{{1,3}})?(?P<name>[A-Za-z]{{1,2}}))"
     rf"(?:\^(?P<power>[-−+]?\d{{1,4}})|(?P<raised>[{_SUPERSCRIPTS}]{{1,4}}))"
 )
 _TIMES_TEN = re.compile(
@@ -211,7 +211,11 @@ def read_power(reader: TokenReader, token: Token) -> Reading | None:
     power = found["power"] or found["raised"].translate(_PLAIN_DIGITS)
     if not power.lstrip("-−+").isdecimal():
         return None
-    base = found["number"] if found["number"].isalpha() else decimal(found["number"])
+    name = found["name"] or ""
+    if len(name) > 1 and unit_words(name, ""):
+        return None  # "cm^2"
+    number = found["number"] or found["factor"]
+    base = " ".join([*([decimal(number)] if number else []), *name])
     return Reading(f"{_sign_of(found)}{base} {_raised(power)}")
 
 

@@ -15,12 +15,15 @@ _EMAIL = re.compile(r"(?:mailto:)?([\w.+-]+)@([\w-]+(?:\.[\w-]+)+)", re.IGNORECA
 _URL = re.compile(r"(?:(?:https?|ftp|file)://)(?:[^/@\s]*@)?(\S+)|(www\.\S+)", re.IGNORECASE)
 _DOTTED = re.compile(
     r"[\w~+-]*(?:[\w+-]*\.[\w-]+)+(?:[/\\][^\s]*)?|~/[\w.-]+|(?:~|\.{1,2})?(?:/[\w.-]+){2,}/?"
+    r"|(?:[A-Za-z_][\w-]*)?/(?:[\w-]+/)*[A-Za-z_][\w-]*(?:\.[\w-]+)*\.[a-z][a-z0-9]{0,4}"
 )
+_QUALIFIED = re.compile(r"(?=.*\.[a-z])[a-z_]\w*(?:\.[A-Za-z_]\w*){2,}")  # java.util.List
 _HANDLE = re.compile(r"@(\w{1,40}(?:\.\w{1,40}){0,4})((?:['’]s)?)")
 _TAG = re.compile(r"#(?=\d*[A-Za-z_])(\w{1,61})")
 _CODE = re.compile(r"[A-Za-z0-9-]+")
 _LINK = re.compile(r"([^\]]*)\]\((?:https?://|mailto:)([!-~]+)")
 _NUMBERED = re.compile(r"#(\d{1,9}[A-Z]?)")
+_NUMBERS = re.compile(r"#\d{2,}(?:-\d{2,}){2,}")  # of an order
 _VERSION = re.compile(r"([vV])?(\d{1,4}(?:\.\d{1,4})+)((?:-?(?:alpha|beta|rc)\.?\d*)?)")
 _INITIALS = re.compile(r"(?:[A-Z][a-z]?\.|[a-z]\.)+[A-Za-z]{1,2}")
 _NO_SPACE = re.compile(r"(\d+)([.?!])([A-Z][a-z]+)")
@@ -50,6 +53,8 @@ def read_web(reader: TokenReader, token: Token) -> Reading | None:
     if found := _NUMBERED.fullmatch(core):
         read = read_digits if found[1].isdecimal() else read_mixed
         return Reading(f"number {read(found[1])}")
+    if _NUMBERS.fullmatch(core):
+        return Reading(f"number {reader.read_alone(core[1:])}")
     if found := _TAG.fullmatch(core):
         return Reading(f"hashtag {' '.join(map(_read_piece, split_case(found[1])))}")
     if _WINDOWS_PATH.fullmatch(core) or _HOST_AND_PORT.fullmatch(core):
@@ -64,7 +69,7 @@ def read_web(reader: TokenReader, token: Token) -> Reading | None:
 def _part_sentences(token: Token) -> str:
     """Add the missing spaces after sentences; a quotation mark closes what the word opened."""
     core = token.core
-    if not _GLUED.search(core) or not _GLUED_WORDS.fullmatch(core):
+    if _QUALIFIED.fullmatch(core) or not _GLUED.search(core) or not _GLUED_WORDS.fullmatch(core):
         return core
     return _GLUED.sub(r"\1\2 " if '"' in token.lead else r"\1 \2", core)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.test_checkpoint import shard
+from tests.support.checkpoints import shard
 from vivace import TTS
 from vivace.checkpoint import EMBEDDED, Checkpoint
 from vivace.errors import CheckpointError, RequestError

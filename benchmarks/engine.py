@@ -28,7 +28,7 @@ from vivace.cli.parser import build_parser
 from vivace.device.choice import pick_device, pick_dtype
 from vivace.engine.engine import Engine
 from vivace.engine.limits import EngineLimits
-from vivace.engine.loaded import LoadedCheckpoint, Parts
+from vivace.engine.loaded import LoadedCheckpoint, Runtime
 from vivace.model.codec import Codec
 from vivace.model.config import check_weights
 from vivace.model.config_file import parse_model_config
@@ -88,7 +88,7 @@ def random_tts(
     engine = Engine(
         build_backend(backend, model, codec, capacity), EngineLimits(max_streams=max_streams)
     )
-    return TTS(LoadedCheckpoint(checkpoint, tokenizer, Parts.of(model, codec, engine)))
+    return TTS(LoadedCheckpoint(checkpoint, tokenizer, Runtime.of(model, codec, engine)))
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ class GuardedVoice:
 
     def read_places(self, text: str, codes: Codes) -> Places:
         """The attention positions of the followed head while the talker reads the given frames."""
-        model, head = self.tts.loaded.parts.model, self._backend.watched
+        model, head = self.tts.loaded.runtime.model, self._backend.watched
         assert head is not None
         prompt = self.prompt(text)
         weights = TextAttention(model, prompt, [head]).read(codes, prompt.num_own_ids)[0]

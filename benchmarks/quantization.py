@@ -106,13 +106,13 @@ def compare_logits(arguments: argparse.Namespace, texts: list[str]) -> dict[str,
     options: dict[str, Any] = {"dtype": "float32", "backend": "eager", "device": "cpu"}
     with TTS.load(arguments.model, **options) as tts:
         spoken = [frames for text in texts for frames in make_frames(tts, text)]
-        full = [forced_logits(tts.loaded.parts.model, *each) for each in spoken]
+        full = [forced_logits(tts.loaded.runtime.model, *each) for each in spoken]
     num_frames = sum(len(codes) for _, codes in spoken)
     report: dict[str, Any] = {"texts": len(texts), "frames": num_frames}
     for kind in arguments.weights:
         changed = {"dtype": kind} if kind == "bfloat16" else {"weights": kind}
         with TTS.load(arguments.model, **{**options, **changed}) as tts:
-            model = tts.loaded.parts.model
+            model = tts.loaded.runtime.model
             round_products(model)
             report[kind] = distances(full, [forced_logits(model, *each) for each in spoken])
     return report

@@ -41,7 +41,7 @@ from vivace.cli.bench.load import measure_throughput
 from vivace.cli.bench.machine import machine
 from vivace.engine.engine import Engine
 from vivace.engine.limits import PACES, EngineLimits, Pace, Profile
-from vivace.engine.loaded import LoadedCheckpoint, Parts
+from vivace.engine.loaded import LoadedCheckpoint, Runtime
 from vivace.serve.collector import collect_less_often
 from vivace.tts import TTS
 
@@ -153,12 +153,12 @@ def rebuilt(made: TTS, arguments: argparse.Namespace) -> Iterator[TTS]:
     gc.collect()  # the backend of the last row
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-    parts, num_streams = made.loaded.parts, arguments.streams
+    runtime, num_streams = made.loaded.runtime, arguments.streams
     capacity = Capacity(max_streams=num_streams)
-    built = build_backend(arguments.backend, parts.model, parts.codec, capacity)
+    built = build_backend(arguments.backend, runtime.model, runtime.codec, capacity)
     engine = Engine(built, EngineLimits(max_streams=num_streams))
     tokenizer = made.loaded.writer.tokenizer
-    changed = Parts.of(parts.model, parts.codec, engine)
+    changed = Runtime.of(runtime.model, runtime.codec, engine)
     with TTS(LoadedCheckpoint(made.checkpoint, tokenizer, changed)) as tts:
         yield tts
 

@@ -271,7 +271,7 @@ def test_backend_that_cannot_mix_is_refused(tiny: LoadTiny, paths: dict[str, Pat
 def test_empty_set_of_adapters_loads_the_plain_model(tiny: LoadTiny) -> None:
     with TTS.load(tiny("base").checkpoint.folder, device="cpu", adapters={}) as tts:
         assert tts.adapters == {}
-        assert tts.loaded.parts.model.num_adapters == 0
+        assert tts.loaded.runtime.model.num_adapters == 0
 
 
 def test_vector_of_another_width_is_refused(tiny: LoadTiny) -> None:

@@ -266,7 +266,7 @@ def test_in_context_audio_starts_after_the_reference(base: TTS, tiny: Any) -> No
 def test_bfloat16_applies_to_the_talker_only(tiny_folder: Path) -> None:
     with TTS.load(tiny_folder / "custom_voice", device="cpu", dtype=torch.bfloat16) as tts:
         assert tts.dtype == torch.bfloat16
-        assert tts.loaded.parts.codec.decoder.pre_conv.conv.weight.dtype == torch.float32
+        assert tts.loaded.runtime.codec.decoder.pre_conv.conv.weight.dtype == torch.float32
         assert tts.speak(TEXT, max_frames=2).samples.dtype == np.float32
 
 
@@ -512,7 +512,7 @@ def test_non_finite_numbers_fail_only_their_request(
 ) -> None:
     with TTS.load(tiny_folder / "custom_voice", device="cpu") as tts:
         before = tts.speak(TEXT, seed=9, max_frames=3)
-        head = tts.loaded.parts.model.talker.codec_head.weight
+        head = tts.loaded.runtime.model.talker.codec_head.weight
         healthy = head.clone()
         head.fill_(float("nan"))
         with pytest.raises(NumericError, match="stopped being finite at frame 0"):

@@ -195,24 +195,24 @@ class TTS:
     @property
     def codec(self) -> Codec:
         """Converts samples to codes and codes to samples."""
-        return self.loaded.parts.codec
+        return self.loaded.runtime.codec
 
     @property
     def device(self) -> torch.device:
         """Where the model runs."""
-        return self.loaded.parts.model.device
+        return self.loaded.runtime.model.device
 
     @property
     def dtype(self) -> torch.dtype:
         """Of the model. The codec has a precision of its own."""
-        return self.loaded.parts.model.dtype
+        return self.loaded.runtime.model.dtype
 
     def __repr__(self) -> str:
         name = f"{type(self).__name__} {self.model_type} {self.checkpoint.folder.name}"
-        if self.loaded.open_parts is None:
+        if self.loaded.open_runtime is None:
             return f"<{name}, closed>"
-        parts = self.loaded.open_parts  # `parts` raises in a forked child
-        return f"<{name} on {parts.describe_model()}, backend {parts.engine.backend.name}>"
+        runtime = self.loaded.open_runtime  # `runtime` raises in a forked child
+        return f"<{name} on {runtime.describe_model()}, backend {runtime.engine.backend.name}>"
 
     def __reduce__(self) -> typing.NoReturn:
         raise TypeError("a TTS cannot be pickled or copied; load it in each process")
@@ -382,7 +382,7 @@ class TTS:
         """Compile, capture and load what the first request would otherwise wait for."""
         engine = self.engine
         engine.call(engine.backend.warmup)
-        self.loaded.parts.warmup()
+        self.loaded.runtime.warmup()
 
     def close(self) -> None:
         """Free the weights. Speaking afterwards raises ClosedError."""

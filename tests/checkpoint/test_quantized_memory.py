@@ -94,7 +94,7 @@ def test_speech_copies_no_tensor_of_model_or_codec(folder: Path) -> None:
     with TTS.load(folder, device="cpu") as tts:
         assert tts.engine.backend.name == "cpu"
         tts.speak("Hello.", voice=tts.speakers[0], seed=1, max_frames=3)
-        model, codec, _ = tts.loaded.parts
+        model, codec = tts.loaded.runtime.load()
         assert unmapped(model, folder / MODEL) == []
         assert unmapped(codec, folder / CODEC / MODEL) == []
         assert resident_bytes(folder / CODEC / MODEL) == 0  # packed: no longer needed

@@ -108,7 +108,7 @@ def test_streamed_audio_matches_offline_audio_beside_other_streams(
 def test_decoding_with_25_context_frames_differs_audibly(embedded: TTS) -> None:
     """Control: decoding with limited context differs by more than rounding."""
     audio = embedded.speak(STORY[:54], seed=5, trim=False, split=False)
-    codec = embedded.loaded.parts.codec
+    codec = embedded.loaded.runtime.codec
     assert len(audio.codes) > 34
     start = len(audio.codes) - 33
     again = codec.decode(torch.from_numpy(audio.codes[start:]))[25 * 1920 :].numpy()

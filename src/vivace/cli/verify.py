@@ -87,7 +87,7 @@ def _load(folder: Path, arguments: argparse.Namespace, run: Run) -> TTS:
 
 def _record(checkpoint: Checkpoint, loaded: TTS, path: Path) -> None:
     with loaded as tts:
-        if tts.loaded.parts.model.weights != "full":
+        if tts.loaded.runtime.model.weights != "full":
             raise RequestError("golden values are recorded with full weights, not quantized ones")
         is_embedded = checkpoint.folder == EMBEDDED
         kind = checkpoint.config.tts_model_type

@@ -174,10 +174,7 @@ class FasterQwen3TTS:
         non_streaming_mode: bool | None = None,
         sampling: Sampling = DEFAULT_SAMPLING,
     ) -> Waveforms:
-        self._check("custom_voice", language, speaker)
-        followed = instruct if self.model.model.config.honours_instruct else None
-        is_whole = non_streaming_mode is not False
-        wanted = request(text, language, speaker, followed, is_whole=is_whole)
+        wanted = self._custom_voice(text, speaker, language, instruct, non_streaming_mode)
         return self._whole(wanted, sampling)
 
     @takes_sampling()
@@ -189,9 +186,7 @@ class FasterQwen3TTS:
         non_streaming_mode: bool | None = None,
         sampling: Sampling = DEFAULT_SAMPLING,
     ) -> Waveforms:
-        self._check("voice_design", language)
-        is_whole = non_streaming_mode is not False
-        wanted = request(text, language, None, instruct, is_whole=is_whole)
+        wanted = self._voice_design(text, instruct, language, non_streaming_mode)
         return self._whole(wanted, sampling)
 
     @takes_sampling()
@@ -232,10 +227,7 @@ class FasterQwen3TTS:
         sampling: Sampling = DEFAULT_SAMPLING,
         chunk_size: int = 12,
     ) -> Iterator[TimedChunk]:
-        self._check("custom_voice", language, speaker)
-        followed = instruct if self.model.model.config.honours_instruct else None
-        is_whole = non_streaming_mode is not False
-        wanted = request(text, language, speaker, followed, is_whole=is_whole)
+        wanted = self._custom_voice(text, speaker, language, instruct, non_streaming_mode)
         yield from timed_chunks(self.tts, wanted, sampling.ours(), chunk_size)
 
     @takes_sampling()
@@ -248,12 +240,30 @@ class FasterQwen3TTS:
         sampling: Sampling = DEFAULT_SAMPLING,
         chunk_size: int = 12,
     ) -> Iterator[TimedChunk]:
-        self._check("voice_design", language)
-        is_whole = non_streaming_mode is not False
-        wanted = request(text, language, None, instruct, is_whole=is_whole)
+        wanted = self._voice_design(text, instruct, language, non_streaming_mode)
         yield from timed_chunks(self.tts, wanted, sampling.ours(), chunk_size)
 
-    # -- calls of TTS -----------------------------------------------------------------
+    # -- requests ---------------------------------------------------------------------
+
+    def _custom_voice(
+        self,
+        text: str,
+        speaker: str | None,
+        language: str,
+        instruct: str | None,
+        non_streaming_mode: bool | None,
+    ) -> Request:
+        self._check("custom_voice", language, speaker)
+        followed = instruct if self.model.model.config.honours_instruct else None
+        is_whole = non_streaming_mode is not False
+        return request(text, language, speaker, followed, is_whole=is_whole)
+
+    def _voice_design(
+        self, text: str, instruct: str | None, language: str, non_streaming_mode: bool | None
+    ) -> Request:
+        self._check("voice_design", language)
+        is_whole = non_streaming_mode is not False
+        return request(text, language, None, instruct, is_whole=is_whole)
 
     def _check(self, model_type: str, language: str, speaker: str | None = None) -> None:
         """Raise the errors of the original for a model, language or speaker."""

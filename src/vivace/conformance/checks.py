@@ -72,7 +72,7 @@ class Precision:
 
     @classmethod
     def of(cls, tts: TTS) -> Precision:
-        model, is_cuda = tts.loaded.parts.model, tts.device.type == "cuda"
+        model, is_cuda = tts.loaded.runtime.model, tts.device.type == "cuda"
         dtype = str(tts.dtype).removeprefix("torch.")
         is_plain = model.weights == "full" and dtype == "float32"
         if is_plain and tts.engine.backend.name == "eager":

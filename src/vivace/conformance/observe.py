@@ -104,7 +104,7 @@ def instruct_ids(tokenizer: TextTokenizer, instruct: str) -> Ints:
 
 
 def text_vectors(tts: TTS, ids: Ints) -> Floats:
-    model = tts.loaded.parts.model
+    model = tts.loaded.runtime.model
 
     def compute() -> Floats:
         return _floats(model.talker.text_vectors(torch.from_numpy(ids).to(model.device)))
@@ -114,7 +114,7 @@ def text_vectors(tts: TTS, ids: Ints) -> Floats:
 
 def talker_states(tts: TTS) -> tuple[Floats, Floats]:
     """States of the probe's prompt rows [rows, hidden] and of one further row [hidden]."""
-    model = tts.loaded.parts.model
+    model = tts.loaded.runtime.model
     talker = model.talker
 
     def compute() -> tuple[Floats, Floats]:
@@ -134,7 +134,7 @@ def talker_states(tts: TTS) -> tuple[Floats, Floats]:
 
 def after_transformer(tts: TTS, codes: Ints) -> Floats:
     """Output of the codec's transformer for all frames: [frames, latent_dim]."""
-    codec = tts.loaded.parts.codec
+    codec = tts.loaded.runtime.codec
 
     def compute() -> Floats:
         state = CausalState()
@@ -149,13 +149,13 @@ def after_transformer(tts: TTS, codes: Ints) -> Floats:
 
 def encoded_noise(tts: TTS) -> GoldenEncoders:
     """Outputs of the speaker encoder and of the codec's encoder."""
-    parts = tts.loaded.parts
+    runtime = tts.loaded.runtime
     recording = Recording(samples=encoder_samples(), sample_rate=ENCODER_RATE, sha256="")
 
     def compute() -> GoldenEncoders:
         return GoldenEncoders(
-            speaker=speaker_vector(parts.model, recording),
-            codes=reference_codes(parts.codec, recording),
+            speaker=speaker_vector(runtime.model, recording),
+            codes=reference_codes(runtime.codec, recording),
         )
 
     return on_engine(tts, compute)
@@ -166,7 +166,7 @@ def encoded_noise(tts: TTS) -> GoldenEncoders:
 
 def samples(tts: TTS, codes: Ints) -> Floats:
     """The backend's audio of these codes."""
-    config, backend = tts.loaded.parts.model.config, tts.engine.backend
+    config, backend = tts.loaded.runtime.model.config, tts.engine.backend
     text_ids = [config.im_end_token_id]
     prompt = build_prompt(config, text_ids, role_ids=text_ids * NUM_ROLE_IDS, layout="whole")
     frames = Frames(codes[None], (len(codes),), ("running",))
@@ -270,7 +270,7 @@ def request_prompt(tts: TTS, request: GoldenRequest) -> Prompt:
 
 def choose_codes(tts: TTS, request: GoldenRequest) -> Choices:
     """The model's choices along the recorded codes, computed in one pass."""
-    model = tts.loaded.parts.model
+    model = tts.loaded.runtime.model
     example = Example(prompt=request_prompt(tts, request), codes=request.codes)
 
     def compute() -> Choices:

@@ -117,4 +117,4 @@ def _label(tts: TTS) -> str:
 
 def _facts(tts: TTS) -> tuple[str, str, str, str]:
     dtype = str(tts.dtype).removeprefix("torch.")
-    return tts.engine.backend.name, dtype, tts.loaded.parts.model.weights, tts.device.type
+    return tts.engine.backend.name, dtype, tts.loaded.runtime.model.weights, tts.device.type

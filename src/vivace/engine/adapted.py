@@ -12,7 +12,7 @@ from vivace.checkpoint_files import has_whole_tensors
 from vivace.device.choice import picks_cpu
 from vivace.engine.client import EngineClient
 from vivace.engine.completeness import OfferUtterance
-from vivace.engine.loaded import Attention, LoadedCheckpoint, Parts
+from vivace.engine.loaded import Attention, LoadedCheckpoint, Runtime
 from vivace.engine.timings import OpenPass
 from vivace.errors import AdapterError, RequestError
 from vivace.hub import local_folder, weight_bytes
@@ -86,8 +86,8 @@ class AdaptedCheckpoint(LoadedCheckpoint):
         self.own_speakers = tuple(adapter.info.speakers)
 
     @property
-    def open_parts(self) -> Parts | None:
-        return self._base.open_parts
+    def open_runtime(self) -> Runtime | None:
+        return self._base.open_runtime
 
     @property
     def client(self) -> EngineClient:

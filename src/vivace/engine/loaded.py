@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -38,9 +38,12 @@ if TYPE_CHECKING:
     from vivace.model.talker import Qwen3TTS
 
 
-class Parts:
-    """Model, codec and engine. A backend without PyTorch has read the weights itself; then `model`
-    and `codec` are loaded when they are first used, for example for word timings."""
+class Runtime:
+    """The model, the codec and the engine of a loaded checkpoint.
+
+    A backend without PyTorch has read the weights itself. `model` and `codec` are then loaded when
+    they are first used, for example for word timings.
+    """
 
     def __init__(
         self,
@@ -55,12 +58,13 @@ class Parts:
         self._loaded: tuple[Qwen3TTS, Codec] | None = None
 
     @classmethod
-    def of(cls, model: Qwen3TTS, codec: Codec, engine: Engine) -> Parts:
-        parts = cls(lambda: (model, codec), engine)
-        parts.load()
-        return parts
+    def of(cls, model: Qwen3TTS, codec: Codec, engine: Engine) -> Runtime:
+        runtime = cls(lambda: (model, codec), engine)
+        runtime.load()
+        return runtime
 
     def load(self) -> tuple[Qwen3TTS, Codec]:
+        """The model and the codec, which the first call loads."""
         with self._lock:
             if self._loaded is None:
                 self._loaded = self._load()
@@ -79,9 +83,6 @@ class Parts:
     @property
     def codec(self) -> Codec:
         return self.load()[1]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter((*self.load(), self.engine))
 
     def describe_model(self) -> str:
         """Device and precision."""
@@ -106,14 +107,14 @@ class LoadedCheckpoint:
         self,
         checkpoint: Checkpoint,
         tokenizer: TextTokenizer,
-        parts: Parts | None,
+        runtime: Runtime | None,
         adapter: PromptAdapter | None = None,
     ) -> None:
         self.checkpoint = checkpoint
         self.writer = PromptWriter(checkpoint.config, tokenizer, adapter)
         self.adapted: Mapping[str, LoadedCheckpoint] = {}  # by adapter, in order of their numbers
         self.own_speakers: tuple[str, ...] = ()  # of the adapter, if this is a view of one
-        self._parts = parts
+        self._runtime = runtime
         self.marker = IdMarker(tokenizer)
         self._attention: Attention | None = None  # created for the first stream
 
@@ -123,23 +124,23 @@ class LoadedCheckpoint:
         return Sandbox()
 
     @property
-    def open_parts(self) -> Parts | None:
+    def open_runtime(self) -> Runtime | None:
         """None after `close`."""
-        return self._parts
+        return self._runtime
 
     @property
-    def parts(self) -> Parts:
+    def runtime(self) -> Runtime:
         """Raises ClosedError after `close`, and EngineError in a forked child."""
-        parts = self.open_parts
-        if parts is None:
+        runtime = self.open_runtime
+        if runtime is None:
             raise ClosedError("this TTS was closed; load it again to speak")
-        parts.engine.check_process()
-        return parts
+        runtime.engine.check_process()
+        return runtime
 
     @property
     def engine(self) -> Engine:
         """Raises ClosedError after `close`, and EngineError in a forked child."""
-        return self.parts.engine
+        return self.runtime.engine
 
     @property
     def client(self) -> EngineClient:
@@ -149,11 +150,11 @@ class LoadedCheckpoint:
     @property
     def attention(self) -> Attention:
         """Reads words from the attention of the loaded model."""
-        parts = self.parts
+        runtime = self.runtime
         if self._attention is None:
-            engine = parts.engine
+            engine = runtime.engine
             selector = HeadSelector(
-                self.checkpoint.config, lambda: parts.model, on_head=engine.watch
+                self.checkpoint.config, lambda: runtime.model, on_head=engine.watch
             )
             open_pass = partial(LocalPass, engine, selector)
             self._attention = Attention(selector, HeadFinder(engine, selector), open_pass)
@@ -219,15 +220,15 @@ class LoadedCheckpoint:
         """Create a voice from a recording. `options` are those of `enroll`."""
         from vivace.voices.enroll import enroll
 
-        model, codec, engine = self.parts
-        with use_threads(engine.threads):
-            return enroll(model, codec, recording, **options)
+        runtime = self.runtime
+        with use_threads(runtime.engine.threads):
+            return enroll(runtime.model, runtime.codec, recording, **options)
 
     def close(self) -> None:
         """Free the weights."""
-        if self._parts is not None:
-            self._parts.engine.close()
-        self._parts = self._attention = None
+        if self._runtime is not None:
+            self._runtime.engine.close()
+        self._runtime = self._attention = None
 
     def _settle_sampling(self, changes: dict[str, Any]) -> SamplingParams:
         """The checkpoint's sampling with the request's changes, and a seed."""

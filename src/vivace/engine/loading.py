@@ -35,7 +35,7 @@ from vivace.device.threads import default_threads, pick_threads, use_threads
 from vivace.engine.adapted import view_adapters
 from vivace.engine.engine import Engine
 from vivace.engine.limits import EngineLimits
-from vivace.engine.loaded import LoadedCheckpoint, Parts
+from vivace.engine.loaded import LoadedCheckpoint, Runtime
 from vivace.errors import BackendUnavailableError
 from vivace.model.config import Weights, check_weights
 from vivace.text.lexicon import Lexicon
@@ -155,7 +155,7 @@ def load_with_torch(
     checkpoint.release_pages()
     if settings.weights == "fp8" and (name := engine.backend.name) != FP8_BACKEND:
         log.warning("only backend %s is faster with fp8, not %s", FP8_BACKEND, name)
-    return LoadedCheckpoint(checkpoint, tokenizer, Parts.of(model, codec, engine))
+    return LoadedCheckpoint(checkpoint, tokenizer, Runtime.of(model, codec, engine))
 
 
 def load_without_torch(checkpoint: Checkpoint, settings: LoadSettings) -> LoadedCheckpoint | None:
@@ -182,7 +182,7 @@ def load_without_torch(checkpoint: Checkpoint, settings: LoadSettings) -> Loaded
     tokenizer = checkpoint.load_tokenizer(split_camel_case=settings.split_camel_case)
     trim_heap()
     load_model = partial(_load_on_cpu, checkpoint, threads)
-    return LoadedCheckpoint(checkpoint, tokenizer, Parts(load_model, engine, stored))
+    return LoadedCheckpoint(checkpoint, tokenizer, Runtime(load_model, engine, stored))
 
 
 def _load_on_cpu(checkpoint: Checkpoint, threads: int) -> tuple[Qwen3TTS, Codec]:

@@ -81,12 +81,17 @@ class Synthesizer:
 
         check_path(str(found.audio))
         self._loaded.check_clone(transcript)
-        model, codec, engine = self._loaded.parts
+        runtime = self._loaded.runtime
         recording = read_audio(found.audio, sandbox=self._loaded.sandbox)
         cache = EnrolmentCache()
-        with use_threads(engine.threads):
+        with use_threads(runtime.engine.threads):
             return enroll_once(
-                model, codec, recording, name="cloned", transcript=transcript, cache=cache
+                runtime.model,
+                runtime.codec,
+                recording,
+                name="cloned",
+                transcript=transcript,
+                cache=cache,
             )
 
     def _check_preset(self, name: str, library: VoiceLibrary) -> None:

@@ -33,8 +33,8 @@ NORM, SNAKE = "talker.model.norm.weight", "decoder.decoder.1.block.0.alpha"
 @pytest.fixture(scope="module")
 def light() -> Iterator[TTS]:
     with TTS.load() as tts:
-        assert tts.loaded.open_parts is not None
-        assert tts.loaded.open_parts._loaded is None
+        assert tts.loaded.open_runtime is not None
+        assert tts.loaded.open_runtime._loaded is None
         yield tts
 
 
@@ -81,8 +81,8 @@ def test_matrices_in_float16_and_float32_are_mixed(copied: Path, light: TTS, par
     name = f"talker.model.layers.1.self_attn.{part}.weight"
     change(copied / MODEL, lambda each: each.update({name: each[name].astype(np.float32)}))
     with TTS.load(copied) as tts:
-        assert tts.loaded.open_parts is not None
-        assert tts.loaded.open_parts._loaded is None
+        assert tts.loaded.open_runtime is not None
+        assert tts.loaded.open_runtime._loaded is None
         ours, theirs = (each.speak("Well.", seed=1) for each in (tts, light))
         assert np.array_equal(ours.samples, theirs.samples)
 
@@ -107,7 +107,7 @@ def test_live_text_and_batch_equal_those_of_the_pytorch_model(light: TTS, full: 
 
 def test_word_timings_load_the_pytorch_model(full: TTS) -> None:
     with TTS.load() as tts:
-        parts = tts.loaded.open_parts
+        parts = tts.loaded.open_runtime
         assert parts is not None
         description = repr(tts)
         ours, theirs = (each.speak("Hello there.", seed=1, timings=True) for each in (tts, full))
@@ -232,8 +232,8 @@ def test_checkpoint_without_a_known_attention_head_is_left_to_pytorch(
     assert raw.pop("timing_config")
     (copied / "config.json").write_text(json.dumps(raw))
     with TTS.load(copied) as tts:
-        assert tts.loaded.open_parts is not None
-        assert tts.loaded.open_parts._loaded is not None
+        assert tts.loaded.open_runtime is not None
+        assert tts.loaded.open_runtime._loaded is not None
         assert tts.engine.backend.watched is None
         tts.speak(LONG, seed=1)
         tts.engine.call(lambda: None)  # after the search, which the speech has posted
@@ -246,7 +246,7 @@ def test_attention_of_all_heads_equals_that_of_the_pytorch_model(light: TTS, ful
     prompt = write_prompt(light, LONG)
     num_ids = prompt.num_own_ids
     found = backend.read_attention(prompt, codes, num_ids)
-    selector = HeadSelector(full.checkpoint.config, lambda: full.loaded.parts.model)
+    selector = HeadSelector(full.checkpoint.config, lambda: full.loaded.runtime.model)
     wanted = selector.read_all(prompt, codes, num_ids)
     assert found.shape == wanted.shape
     assert found.sum() > 1

@@ -68,8 +68,8 @@ def speak(folder: Path) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], boo
             voice = Voice(name="ada", speaker=np.ones(width, np.float32))
         instruct = "A calm voice." if tts.model_type == "voice_design" else None
         audio = tts.speak("Hello.", voice=voice, instruct=instruct, seed=1, max_frames=5)
-        assert tts.loaded.open_parts is not None
-        return audio.codes, audio.samples, tts.loaded.open_parts._loaded is not None
+        assert tts.loaded.open_runtime is not None
+        return audio.codes, audio.samples, tts.loaded.open_runtime._loaded is not None
 
 
 @pytest.mark.parametrize("weights", ALL_WEIGHTS)
@@ -103,7 +103,7 @@ def test_weights_are_described_before_and_after_pytorch_loads_them(folder: Path)
     with TTS.load(folder, device="cpu") as tts:
         description = repr(tts)
         assert "cpu in float32 with weights in int4" in description
-        assert tts.loaded.parts.model.weights == "int4"
+        assert tts.loaded.runtime.model.weights == "int4"
         assert repr(tts) == description
 
 

@@ -13,7 +13,7 @@ from vivace.cli.bench.latency import Subject, measure_backend_times
 from vivace.cli.bench.load import measure_throughput
 from vivace.engine.engine import Engine
 from vivace.engine.limits import EngineLimits
-from vivace.engine.loaded import LoadedCheckpoint, Parts
+from vivace.engine.loaded import LoadedCheckpoint, Runtime
 from vivace.errors import BackendError
 from vivace.tts import TTS
 
@@ -39,15 +39,15 @@ def measure_backends(
 def _measure(
     entry: BackendEntry, subject: Subject, batches: Sequence[int], num_frames: int
 ) -> Iterator[dict[str, Any]]:
-    model, codec, _ = subject.tts.loaded.parts
+    model, codec = subject.tts.loaded.runtime.load()
     refusals = {count: entry.unfit(model, Capacity(max_streams=count)) for count in batches}
     fitting = [count for count in sorted(batches) if refusals[count] is None]
     if not fitting:
         raise BackendError(str(refusals[min(batches)]))
     backend = entry.build(model, codec, Capacity(max_streams=fitting[-1]))
     engine = Engine(backend, EngineLimits(max_streams=fitting[-1]))
-    parts = Parts.of(model, codec, engine)
-    tts = TTS(LoadedCheckpoint(subject.tts.checkpoint, subject.tts.tokenizer, parts))
+    runtime = Runtime.of(model, codec, engine)
+    tts = TTS(LoadedCheckpoint(subject.tts.checkpoint, subject.tts.tokenizer, runtime))
     last_s, last = 0.0, 1
     with tts:
         for count in fitting:

@@ -29,7 +29,8 @@ from typing import Any
 
 import numpy as np
 from intervals import NUM_DRAWS, interval
-from quality import LOST, append_row, read_rows
+from quality import append_row, read_rows
+from quality_figures import LOST
 from report import write_report
 from words import count_errors, spellings
 

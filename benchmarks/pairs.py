@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 from intervals import NUM_DRAWS, interval
-from quality import LOST, MANIFEST, VERDICTS, read_rows
+from quality import MANIFEST, VERDICTS, read_rows
+from quality_figures import LOST
 from words import Count, count_errors
 
 Row = dict[str, Any]

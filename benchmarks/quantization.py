@@ -32,9 +32,9 @@ from quality import (
     count,
     read_rows,
     speak,
-    summarise,
     verdicts,
 )
+from quality_figures import summarise
 from report import write_report
 from shapes import load_configs, random_module
 from torch import Tensor

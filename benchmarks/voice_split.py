@@ -35,18 +35,16 @@ import torch
 from intervals import draw, interval
 from numpy.typing import NDArray
 from quality import (
-    LOST,
     MANIFEST,
     SAMPLE_RATE,
     VERDICTS,
     Samples,
     append_row,
-    fifth_of,
     keep,
-    mean_of,
     read_rows,
     read_wav,
 )
+from quality_figures import LOST, fifth_of, mean_of
 from report import write_report
 from torch import Tensor
 from words import split_errors

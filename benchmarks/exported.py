@@ -30,8 +30,8 @@ from vivace.errors import RequestError
 from vivace.export.graph import StoredWeights
 from vivace.export.runner import OnnxVoice
 from vivace.export.write import export_onnx
+from vivace.recogniser import Recogniser, check_recogniser, word_error_rate
 from vivace.text.normalize import normalize_text
-from vivace.verify import Recogniser, check_recogniser, word_error_rate
 
 WEIGHTS: tuple[StoredWeights, ...] = ("float32", "float16", "int8")
 VOICES = ("heart", "michael")

@@ -28,7 +28,7 @@ from voiceprints import Voiceprint
 from vivace import TTS
 from vivace.audio.files import read_audio
 from vivace.cli.bench.machine import machine
-from vivace.verify import Recogniser, word_error_rate
+from vivace.recogniser import Recogniser, word_error_rate
 
 Samples = NDArray[np.float32]
 Sound = tuple[Samples, int]

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vivace.checkpoint_files import checked, package_file
-from vivace.verify import WHISPER_PACKAGES, Recogniser
+from vivace.recogniser import WHISPER_PACKAGES, Recogniser
 
 __all__ = ["NaturalnessJudge", "Recogniser", "SpeakerJudge", "resample"]
 

@@ -13,8 +13,8 @@ from tests.support.scripted_attention import Course, FollowedBackend, correct, e
 from vivace.cli.messages import INCOMPLETE, describe_missing
 from vivace.engine.retry import retry_seed
 from vivace.engine.utterance import MAX_RETRIES
+from vivace.recogniser import Verification
 from vivace.speech import Usage, total_completeness
-from vivace.verify import Verification
 
 TEXT = "Seven grey herons stood beside the old canal."
 LOST = ["stood", "beside", "the", "old", "canal."]

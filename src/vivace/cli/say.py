@@ -19,12 +19,12 @@ from vivace.cli.text import read_text, read_transcript
 from vivace.cli.voice import check_save, enrolment_options, save_voice
 from vivace.errors import RequestError, UnsupportedRequestError
 from vivace.options import SpeechOptions, StreamOptions
+from vivace.recogniser import check_recogniser
 from vivace.script.checks import SERVED_BY
 from vivace.text.lexicon import Lexicon
 from vivace.text.markup import remove_markup
 from vivace.text.pauses import parse_pauses
 from vivace.text.respell import respell
-from vivace.verify import check_recogniser
 
 
 def say(arguments: argparse.Namespace) -> int:

@@ -21,8 +21,8 @@ from vivace.cli.progress import ProgressLine
 from vivace.cli.text import read_transcript
 from vivace.errors import RequestError, TTSError
 from vivace.options import RAMP, StreamOptions
+from vivace.recogniser import Verifier
 from vivace.speech import FinishReason, Usage, Word, join_words, move_words
-from vivace.verify import Verifier
 
 if TYPE_CHECKING:
     from vivace.audio.clip import AudioChunk

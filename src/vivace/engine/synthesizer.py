@@ -22,10 +22,10 @@ from vivace.errors import RequestError, UnknownVoiceError, UnsupportedRequestErr
 from vivace.mark.levels import MarkLevels
 from vivace.mark.marking import NO_MARKING, Marking, MarkSource
 from vivace.options import ChunkFrames, Options, SpeakOptions, SpeechOptions, StreamOptions
+from vivace.recogniser import Verifier, check_recogniser
 from vivace.script.checks import SERVED_BY
 from vivace.script.request import Request, as_pieces
 from vivace.text.lexicon import Lexicon
-from vivace.verify import Verifier, check_recogniser
 from vivace.voices.cache import EnrolmentCache
 from vivace.voices.find import UnenrolledRecording, VoiceSource, find_voice
 from vivace.voices.library import VoiceLibrary

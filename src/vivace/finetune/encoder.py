@@ -21,8 +21,8 @@ from vivace.hub import CODEC, shard_paths
 from vivace.model.codec import Codec
 from vivace.model.config import ModelConfig
 from vivace.model.talker import Qwen3TTS
+from vivace.recogniser import Samples
 from vivace.speech import AUTO_LANGUAGE
-from vivace.verify import Samples
 from vivace.voices.enroll import encoder_fingerprint, reference_codes, speaker_vector
 
 NUM_SPEAKER_VECTORS = 32  # recordings of a speaker whose vectors are averaged

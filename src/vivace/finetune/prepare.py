@@ -24,7 +24,7 @@ from vivace.finetune.examples import ExampleWriter, Transcript
 from vivace.finetune.options import DataOptions
 from vivace.finetune.sources import Entry, Rejection, Row
 from vivace.finetune.store import Encoded
-from vivace.verify import word_error_rate
+from vivace.recogniser import word_error_rate
 
 Progress = Callable[[str, int, int], None]  # what is done, and how much of how much
 

@@ -37,8 +37,8 @@ from vivace.finetune.store import EncodedStore
 from vivace.finetune.trainable import Trainables, make_trainable
 from vivace.model.talker import Qwen3TTS
 from vivace.prompt import language_id
+from vivace.recogniser import Recogniser, check_recogniser
 from vivace.speech import language_name
-from vivace.verify import Recogniser, check_recogniser
 from vivace.voices.enroll import speaker_vector
 from vivace.voices.voice import check_voice_name
 

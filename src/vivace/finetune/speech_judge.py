@@ -15,8 +15,8 @@ from vivace.audio.clip import Audio
 from vivace.audio.files import Recording
 from vivace.finetune.encoder import Recognise
 from vivace.finetune.prepare import Clip
+from vivace.recogniser import word_error_rate
 from vivace.tts import TTS
-from vivace.verify import word_error_rate
 
 RUNAWAY_FACTOR = 3  # of the frames of the recording
 

@@ -15,7 +15,7 @@ from tests.support.scripted_attention import FollowedBackend
 from vivace import TTS
 from vivace.checkpoint_files import checked
 from vivace.errors import CheckpointError, RequestError
-from vivace.verify import (
+from vivace.recogniser import (
     MAX_WINDOW_S,
     RECOGNISER_RATE,
     Recogniser,
@@ -105,7 +105,7 @@ def test_failed_recogniser_raises_its_error(tts: TTS) -> None:
 def test_missing_extra_is_named_before_anything_is_spoken(
     loaded: TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vivace.verify.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("vivace.recogniser.importlib.util.find_spec", lambda name: None)
     with pytest.raises(RequestError, match=r"pip install '\.\[quality\]'"):
         check_recogniser()
     backend = loaded.engine.backend

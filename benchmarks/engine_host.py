@@ -40,8 +40,8 @@ from vivace.checkpoint import EMBEDDED
 from vivace.cli.bench.machine import machine
 from vivace.engine import completeness
 from vivace.engine.limits import EngineLimits
-from vivace.engine.steps import Wait
 from vivace.engine.stream import Stream
+from vivace.engine.utterance_steps import Wait
 from vivace.engine.worker import EngineWorker
 from vivace.serve.collector import collect_less_often
 from vivace.tts import TTS

@@ -22,9 +22,9 @@ from vivace.audio.clip import AudioChunk
 from vivace.backends.base import Frames, Slot
 from vivace.engine.async_stream import AsyncStream, LoopWakers
 from vivace.engine.limits import PACES
-from vivace.engine.steps import Wait
 from vivace.engine.stream import Stream
 from vivace.engine.turn_report import TurnReport
+from vivace.engine.utterance_steps import Wait
 from vivace.errors import EngineError, QueueFullError, RequestError, StreamClosedError
 
 SOON_S = 60  # ample on a busy machine

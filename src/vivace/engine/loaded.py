@@ -17,9 +17,9 @@ from vivace.engine.chunks import chunk_sizes
 from vivace.engine.client import EngineClient
 from vivace.engine.completeness import HeadFinder, IdMarker, OfferUtterance
 from vivace.engine.engine import Engine
-from vivace.engine.opening import StreamSettings
 from vivace.engine.stream import Stream, Wake
 from vivace.engine.timings import LocalPass, OpenPass
+from vivace.engine.utterance_factory import StreamSettings
 from vivace.errors import ClosedError
 from vivace.hub import model_id
 from vivace.mark.marking import Marking

@@ -15,11 +15,11 @@ from vivace.audio.clip import Audio, AudioChunk
 from vivace.engine.assemble import Assembler, FindMark
 from vivace.engine.client import EngineClient
 from vivace.engine.completeness import IdMarker, OfferUtterance
-from vivace.engine.opening import StreamSettings, UtteranceFactory
-from vivace.engine.steps import Wait
 from vivace.engine.stream_steps import StreamSteps
 from vivace.engine.timings import OpenPass, StreamTimings
 from vivace.engine.turn_report import TurnHook
+from vivace.engine.utterance_factory import StreamSettings, UtteranceFactory
+from vivace.engine.utterance_steps import Wait
 from vivace.errors import EngineError, RequestError, StreamClosedError
 from vivace.model.config import CodecConfig
 from vivace.script.prompts import PromptWriter

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from vivace.checkpoint import EMBEDDED, Checkpoint
 from vivace.export.write import export_onnx
 
+if TYPE_CHECKING:
+    from vivace.export.runner import OnnxVoice
+
 Exported = Callable[[str], Path]
+Opened = Callable[[str], "OnnxVoice"]
 
 
 @pytest.fixture(scope="session")
@@ -28,3 +33,11 @@ def exported(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Exp
         return folder
 
     return write
+
+
+@pytest.fixture(scope="module")
+def opened(exported: Exported) -> Opened:
+    """The voice of an exported folder; opening one takes as long as many frames."""
+    from vivace.export.runner import OnnxVoice
+
+    return cache(lambda name: OnnxVoice(exported(name), num_threads=1))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.export.conftest import Exported
+from tests.export.conftest import Exported, Opened
 from tests.support.tiny import Tiny
 from vivace import TTS
 from vivace.backends.eager import EagerBackend
@@ -79,9 +79,9 @@ PAIRS = [
 
 @pytest.mark.parametrize(("name", "options"), PAIRS)
 def test_codes_equal_those_of_the_eager_backend(
-    name: str, options: dict[str, Any], exported: Exported, tiny: Callable[[str], Tiny]
+    name: str, options: dict[str, Any], opened: Opened, tiny: Callable[[str], Tiny]
 ) -> None:
-    voice = OnnxVoice(exported(name), num_threads=1)
+    voice = opened(name)
     one = tiny(name)
     preset = next(iter(one.checkpoint.config.talker_config.spk_id), None)
     preset = preset if name.startswith("custom") else None
@@ -99,9 +99,9 @@ def test_codes_equal_those_of_the_eager_backend(
     ("We were talking about the weather yesterday when it began to rain.", "michael", 2**40 + 11),
 ])  # fmt: skip
 def test_embedded_voice_has_the_codes_and_samples_of_tts(
-    text: str, preset: str, seed: int, exported: Exported
+    text: str, preset: str, seed: int, opened: Opened
 ) -> None:
-    voice = OnnxVoice(exported("mini"), num_threads=1)
+    voice = opened("mini")
     with TTS.load(backend="eager") as tts:
         spoken = list(tts.stream(text, voice=preset, seed=seed, trim=False))
         reference = np.concatenate([chunk.samples for chunk in spoken])
@@ -118,7 +118,7 @@ def test_embedded_voice_has_the_codes_and_samples_of_tts(
 
 @pytest.mark.parametrize("sizes", [[1] * 30, [4, 1, 24, 1], [30]])
 def test_streamed_samples_equal_those_of_the_codec(
-    sizes: list[int], exported: Exported, tiny: Callable[[str], Tiny]
+    sizes: list[int], opened: Opened, tiny: Callable[[str], Tiny]
 ) -> None:
     one = tiny("custom_voice")
     config = one.checkpoint.codec_config.decoder_config
@@ -126,7 +126,7 @@ def test_streamed_samples_equal_those_of_the_codec(
     codes = np.random.default_rng(1).integers(0, config.codebook_size, shape)
     backend = EagerBackend(one.model, one.codec)
     reference = backend.decode(codes, backend.new_codec_state())
-    voice = OnnxVoice(exported("custom_voice"), num_threads=1)
+    voice = opened("custom_voice")
     stream = voice.new_stream()
     parts = [voice.decode(part, stream) for part in np.split(codes, np.cumsum(sizes)[:-1])]
     assert error_db(np.concatenate(parts), reference) < MAX_ERROR_DB
@@ -134,23 +134,23 @@ def test_streamed_samples_equal_those_of_the_codec(
     assert len(voice.decode(codes[:0], stream)) == 0
 
 
-def test_changed_state_changes_the_samples(exported: Exported) -> None:
+def test_changed_state_changes_the_samples(opened: Opened) -> None:
     """The control of the tests above: without its state, a stream is wrong."""
-    voice = OnnxVoice(exported("custom_voice"), num_threads=1)
+    voice = opened("custom_voice")
     codes = np.random.default_rng(1).integers(0, 8, (12, voice.manifest["num_codebooks"]))
     whole = voice.decode(codes, voice.new_stream())
     parts = [voice.decode(part, voice.new_stream()) for part in np.split(codes, 2)]
     assert error_db(np.concatenate(parts), whole) > MAX_ERROR_DB + 30
 
 
-def test_speech_ends_at_max_frames(exported: Exported) -> None:
-    voice = OnnxVoice(exported("mini"), num_threads=1)
+def test_speech_ends_at_max_frames(opened: Opened) -> None:
+    voice = opened("mini")
     sampling = dataclasses.replace(voice.sampling, seed=1, max_frames=3)
     assert len(list(voice.frames(TEXT_IDS, sampling, voice="heart"))) == 3
 
 
-def test_forced_codes_are_read_instead_of_drawn_ones(exported: Exported) -> None:
-    voice = OnnxVoice(exported("mini"), num_threads=1)
+def test_forced_codes_are_read_instead_of_drawn_ones(opened: Opened) -> None:
+    voice = opened("mini")
     sampling = dataclasses.replace(voice.sampling, seed=1, max_frames=6)
     codes = np.array(list(voice.frames(TEXT_IDS, sampling, voice="heart")))
     again = np.array(list(voice.frames(TEXT_IDS, sampling, voice="heart", forced=codes)))
@@ -161,8 +161,8 @@ def test_forced_codes_are_read_instead_of_drawn_ones(exported: Exported) -> None
     assert not np.array_equal(changed, codes)
 
 
-def test_nonfinite_scores_raise_numeric_error(exported: Exported) -> None:
-    voice = OnnxVoice(exported("base"), num_threads=1)
+def test_nonfinite_scores_raise_numeric_error(opened: Opened) -> None:
+    voice = opened("base")
     sampling = dataclasses.replace(voice.sampling, seed=1)
     width = next(
         each["shape"][0]
@@ -174,8 +174,8 @@ def test_nonfinite_scores_raise_numeric_error(exported: Exported) -> None:
         list(voice.frames(TEXT_IDS, sampling, speaker=speaker))
 
 
-def test_unknown_voice_and_missing_seed_are_rejected(exported: Exported) -> None:
-    voice = OnnxVoice(exported("mini"), num_threads=1)
+def test_unknown_voice_and_missing_seed_are_rejected(opened: Opened) -> None:
+    voice = opened("mini")
     with pytest.raises(UnknownVoiceError, match="heart, michael"):
         list(voice.frames(TEXT_IDS, SamplingParams(seed=1), voice="nobody"))
     with pytest.raises(RequestError, match="choose a seed"):

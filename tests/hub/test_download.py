@@ -6,12 +6,12 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.support import fork_server
 from tests.support.cli_harness import LIMIT_S, environment, run_here, wait_until
 from tests.support.fake_hub import COMMIT, FakeHub, fake_hub
 from vivace.hub import RELEASED
@@ -43,19 +43,19 @@ class Client:
 
     def start(
         self, arguments: Sequence[str], code: str = CHILD, **variables: str
-    ) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-c", code, *arguments],
+    ) -> fork_server.Process:
+        return fork_server.server().start(
+            code,
+            arguments,
             env=self._environment | variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
         )
 
     def run(self, *arguments: str, code: str = CHILD, **variables: str) -> tuple[int, str, str]:
         process = self.start(arguments, code, **variables)
         output, error = process.communicate(timeout=LIMIT_S)
-        return process.returncode, output, error
+        return process.wait(), output.decode(), error.decode()
 
     def num_partial_bytes(self) -> list[int]:
         """Sizes of the unfinished files."""
@@ -137,7 +137,7 @@ def test_lost_connection_is_retried_from_its_position(large_hub: FakeHub, tmp_pa
 @pytest.mark.ci
 def test_corrupt_part_is_rejected_and_deleted(hub: FakeHub, client: Client) -> None:
     (client.model / "blobs").mkdir(parents=True)
-    (weights,) = (file for file in hub.files() if file["path"] == WEIGHTS)
+    (weights,) = (file for file in hub.files if file["path"] == WEIGHTS)
     part = client.model / "blobs" / f"{weights['lfs']['sha256']}.incomplete"
     part.write_bytes(b"x" * 1000)
     code, _, error = client.run("download", NAME)
@@ -195,7 +195,7 @@ def test_small_disk_is_rejected_before_the_download(hub: FakeHub, client: Client
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
 def test_full_disk_is_reported(hub: FakeHub, client: Client) -> None:
     (client.model / "blobs").mkdir(parents=True)
-    for file in hub.files():
+    for file in hub.files:
         if "lfs" in file:
             part = client.model / "blobs" / f"{file['lfs']['sha256']}.incomplete"
             part.symlink_to("/dev/full")

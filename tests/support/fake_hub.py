@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from threading import Event
@@ -34,7 +35,12 @@ class FakeHub:
         """The Range headers of all downloads of a file."""
         return [given for method, got, given in self.requests if method == "GET" and got == path]
 
-    def files(self) -> Iterator[dict[str, Any]]:
+    @cached_property
+    def files(self) -> list[dict[str, Any]]:
+        """Size and hashes of each file; the folder must not change any more."""
+        return list(self._read_files())
+
+    def _read_files(self) -> Iterator[dict[str, Any]]:
         for path in sorted(self.folder.rglob("*")):
             if path.is_file():
                 content = path.read_bytes()
@@ -50,7 +56,7 @@ class FakeHub:
         siblings = [
             {"rfilename": file["path"], "size": file["size"], "blobId": file["oid"]}
             | ({"lfs": file["lfs"]} if "lfs" in file else {})
-            for file in self.files()
+            for file in self.files
         ]
         return {"id": self.name, "modelId": self.name, "sha": COMMIT, "siblings": siblings}
 
@@ -74,7 +80,7 @@ class _Handler(BaseHTTPRequestHandler):
         if path in (f"/api/models/{hub.name}", f"/api/models/{hub.name}/revision/main"):
             self._send_json(hub.info())
         elif path == f"/api/models/{hub.name}/tree/{COMMIT}":
-            self._send_json([{"type": "file", **file} for file in hub.files()])
+            self._send_json([{"type": "file", **file} for file in hub.files])
         elif path.startswith(f"/{hub.name}/resolve/"):
             self._send_file(path.split("/", 5)[5])
         else:
@@ -85,7 +91,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send_file(self, path: str) -> None:
         hub, given = self.hub, self.headers.get("Range")
-        (facts,) = (file for file in hub.files() if file["path"] == path)
+        (facts,) = (file for file in hub.files if file["path"] == path)
         hub.requests.append((self.command, path, given))
         content = (hub.folder / path).read_bytes()
         start = int(given.removeprefix("bytes=").rstrip("-")) if given else 0

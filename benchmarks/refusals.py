@@ -89,8 +89,9 @@ def serving(flags: list[str]) -> Iterator[int]:
 
 
 async def request_rounds(port: int, num_requests: int, num_rounds: int) -> list[tuple[int, float]]:
-    holding = asyncio.create_task(hold_slot(port))
-    await asyncio.sleep(3.0)
+    has_slot = asyncio.Event()
+    holding = asyncio.create_task(hold_slot(port, has_slot))
+    await asyncio.wait_for(has_slot.wait(), 60.0)
     answers = []
     for _ in range(num_rounds):
         opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(num_requests)]
@@ -120,12 +121,13 @@ async def request_speech(
     return status, seconds
 
 
-async def hold_slot(port: int) -> None:
+async def hold_slot(port: int, has_slot: asyncio.Event) -> None:
+    """Read a long stream; `has_slot` is set at its first bytes."""
     body = json.dumps({"input": LONG_TEXT, "response_format": "pcm"}).encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(head(body) + body)
     while await reader.read(65_536):
-        pass
+        has_slot.set()
 
 
 def head(body: bytes) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from ctypes import c_uint, c_uint64
 from pathlib import Path
 from typing import Any, cast
@@ -221,15 +221,19 @@ def merged(out: Tensor, peak: Tensor, total: Tensor, *, row: int, num_keys: int)
 # -- layers of the codec --------------------------------------------------------------------------
 
 
-def emulated_units(folder: Path, change: Change = str) -> EmulatedDriver:
-    kernels = {f"unit_{size}": "Unit" for size in codec_unit.SHAPES}
+def emulated_units(
+    folder: Path, sizes: Iterable[int] = codec_unit.SHAPES, change: Change = str
+) -> EmulatedDriver:
+    kernels = {f"unit_{size}": "Unit" for size in sizes}
     built = EmulatedKernels(change(codec_unit.kernel_source(())), kernels, folder)
-    shared = (c_uint * len(kernels)).in_dll(built._library, "shared_bytes")
+    shared = (c_uint * len(codec_unit.SHAPES)).in_dll(built._library, "shared_bytes")
     return EmulatedDriver(built, list(shared))
 
 
-def emulated_products(folder: Path, change: Change = str) -> EmulatedDriver:
-    names = [shape.name for shape in SHAPES]
+def emulated_products(
+    folder: Path, shapes: Iterable[Shape] = SHAPES, change: Change = str
+) -> EmulatedDriver:
+    names = [shape.name for shape in shapes]
     source = change(codec_product.kernel_source(()))
     return EmulatedDriver(EmulatedKernels(source, dict.fromkeys(names, "Product"), folder))
 
@@ -312,8 +316,9 @@ def convolved(x: Tensor, weight: Tensor, dilation: int) -> Tensor:
     return F.conv1d(x.float().transpose(1, 2), filters, dilation=dilation).transpose(1, 2)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize(("size", "length", "dilation"), [(96, 130, 9), (192, 130, 3)])
+@pytest.mark.parametrize(
+    ("size", "length", "dilation", "seed"), [(96, 130, 9, 0), (96, 130, 9, 1), (192, 130, 3, 1)]
+)
 def test_residual_unit_equals_pytorch(
     units: EmulatedDriver,
     monkeypatch: pytest.MonkeyPatch,
@@ -405,7 +410,7 @@ def is_detected(expected: str, driver: EmulatedDriver, error: Callable[[], float
 def test_emulator_detects_missing_synchronization_of_units(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed: str, size: int, expected: str
 ) -> None:
-    driver = emulated_units(tmp_path, lambda source: without(source, removed))
+    driver = emulated_units(tmp_path, [size], lambda source: without(source, removed))
     assert is_detected(expected, driver, lambda: unit_error(driver, monkeypatch, size, 200, 1))
 
 
@@ -423,8 +428,8 @@ def test_emulator_detects_missing_synchronization_of_products(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed: str, expected: str
 ) -> None:
     kept = removed.rpartition("\n")[2].strip()
-    driver = emulated_products(tmp_path, lambda source: without(source, removed, kept))
     shape = SHAPES[-1]
+    driver = emulated_products(tmp_path, [shape], lambda source: without(source, removed, kept))
     assert is_detected(
         expected, driver, lambda: product_error(driver, monkeypatch, shape, (2, 256))
     )

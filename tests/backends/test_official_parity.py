@@ -32,7 +32,7 @@ ITEMS = [item for name in TINY_NAMES for item in official_items(name)]
 ALONE = ("dylan_auto_offline", "two_tokens_streaming", "penalty_strong_streaming")
 
 FINISHES = {"eos": "stop", "length": "length"}  # official name: ours
-NUM_COMPARED = 32  # frames
+NUM_COMPARED = 20  # frames
 
 
 def name_of(item: OfficialItem) -> str:

@@ -157,27 +157,30 @@ def test_interrupt_while_an_epoch_is_judged_speaks_no_more(
 
 
 @pytest.mark.ci
-def test_killed_run_resumes_from_its_last_state(request_: FinetuneRequest, tmp_path: Path) -> None:
+def test_killed_run_resumes_from_its_last_state(
+    request_: FinetuneRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     training = replace(OPTIONS, epochs=2)
     request = replace(request_, samples=0, threads=1, training=training)
     expected = weights(run(request).output)
     output = tmp_path / "killed.safetensors"
-    command = [sys.executable, "-m", "vivace", "finetune", str(request.data), "--model",
-               str(request.model), "--name", "me", "-o", str(output), "--device", "cpu",
+    command = ["finetune", str(request.data), "--model", str(request.model), "--name", "me",
+               "-o", str(output), "--device", "cpu",
                "--samples", "0", "--no-check-transcripts", "--language", "english",
                "--epochs", "2", "--rank", "4", "--learning-rate", "2e-3",
                "--rows-per-batch", "128", "--rows-per-step", "128", "--save-every", "0.0001",
                "--threads", "1"]  # fmt: skip
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "vivace", *command], stderr=subprocess.PIPE, text=True
+    )
     assert process.stderr is not None
     with process.stderr:
         assert any("epoch 1:" in line for line in process.stderr)
         process.kill()
         process.wait()
     assert not output.exists()
-    done = subprocess.run([*command, "--resume", "--json"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["best_epoch"] >= 1
+    assert main([*command, "--resume", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["best_epoch"] >= 1
     found = weights(output)
     # Another process may round differently; a lost optimizer state or step changes weights by 1e-3.
     for name, tensor in expected.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -185,11 +186,13 @@ def test_missing_and_empty_data_raise(tmp_path: Path) -> None:
 
 
 @pytest.mark.ci
-def test_hundred_thousand_rows_are_read_quickly(tmp_path: Path) -> None:
+def test_twenty_thousand_rows_are_read_quickly(tmp_path: Path) -> None:
     (tmp_path / "a.wav").write_bytes(b"")
-    lines = [f'{{"audio": "a.wav", "text": "Sentence {n}."}}' for n in range(100_000)]
+    lines = [f'{{"audio": "a.wav", "text": "Sentence {n}."}}' for n in range(20_000)]
     (tmp_path / "data.jsonl").write_text("\n".join(lines))
-    assert len(read_rows(tmp_path / "data.jsonl", ME)) == 100_000
+    began = time.process_time()
+    assert len(read_rows(tmp_path / "data.jsonl", ME)) == 20_000
+    assert time.process_time() - began < 15  # one second; to compare all pairs takes minutes
 
 
 def write_pair(folder: Path, name: str) -> None:

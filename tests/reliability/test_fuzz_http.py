@@ -196,4 +196,4 @@ def test_control_server_that_fails_or_hangs_is_detected(
     server: Running, monkeypatch: pytest.MonkeyPatch, broken: object, status: int
 ) -> None:
     monkeypatch.setattr(Middleware, "__call__", broken)
-    assert attack(server, 100, limit_s=4.0)[status] > 0
+    assert attack(server, 100, limit_s=2.0)[status] > 0

@@ -131,7 +131,7 @@ def test_idle_connection_outlives_the_header_timeout(server: Running) -> None:
     with open_socket(server) as connection:
         for _ in range(2):
             connection.sendall(request)
-            time.sleep(1.5 * HEADERS_S)
+            time.sleep(1.2 * HEADERS_S)
             answer = b""
             while b"vivace" not in answer:  # headers and body arrive separately
                 part = connection.recv(65_536)
@@ -189,7 +189,7 @@ def test_websocket_outlives_the_request_timeouts(server: Running) -> None:
     server.server.app.router.routes.append(WebSocketRoute("/echo", echo))
     with connect(f"{server.url.replace('http', 'ws')}/echo", proxy=None) as opened:
         for _ in range(2):
-            time.sleep(1.2 * max(HEADERS_S, BODY_S))
+            time.sleep(1.1 * max(HEADERS_S, BODY_S))
             opened.send("still here")
             assert opened.recv(timeout=LIMIT_S) == "still here"
 

@@ -88,6 +88,7 @@ def translate(source: str) -> str:
     source = re.sub(r"//[^\n]*", "", source)
     source = re.sub(r"template <int N>\s*DEVICE void wgmma\([^;]*;", "", source)
     source = source.replace("extern __shared__", "extern")
+    source = source.replace('extern "C" __global__', "static")  # without entry: not compiled
     parts, end = [], 0
     for found in re.finditer(r"\basm(?: volatile)?\(", source):
         close = _closing(source, found.end() - 1)

@@ -200,11 +200,11 @@ def test_finished_tokenizer_begins_another_text(tokenizer: TextTokenizer) -> Non
 
 @pytest.mark.default_cases(6)
 @pytest.mark.parametrize("unit", ["a", " ", "\n", "!", "\u0301", "a ", "'s", "漢", "1", "e\u0301"])
-def test_50_000_characters_fed_one_by_one_take_linear_time(
+def test_20_000_characters_fed_one_by_one_take_linear_time(
     unit: str, small_tokenizer: TextTokenizer
 ) -> None:
     """Quadratic work would take 25 times as long for five times the text."""
-    text = (unit * 50_000)[:50_000]
+    text = (unit * 20_000)[:20_000]
     expected = small_tokenizer.encode(text)
 
     def spent_s(length: int) -> float:
@@ -214,5 +214,5 @@ def test_50_000_characters_fed_one_by_one_take_linear_time(
         assert length < len(text) or ids == expected
         return spent
 
-    control_s = min(spent_s(10_000) for _ in range(2))
-    assert any(spent_s(50_000) < 12 * control_s for _ in range(3))
+    control_s = min(spent_s(4_000) for _ in range(2))
+    assert any(spent_s(20_000) < 12 * control_s for _ in range(3))

@@ -230,8 +230,8 @@ def test_limit_below_one_is_rejected() -> None:
         *("?! ", '。"', ".(", ". (", "\u0301", "a" + " " * 31, "\n- ", ".\xa0»", "Dr. A", "\r\n"),
     ],
 )
-def test_100_000_hostile_characters_take_linear_time(unit: str) -> None:
-    text = (unit * 100_000)[:100_000]
+def test_60_000_hostile_characters_take_linear_time(unit: str) -> None:
+    text = (unit * 60_000)[:60_000]
     for max_chars in (10, 300):
-        assert takes_at_most(5, partial(split_sentences, text, max_chars))
-    assert takes_at_most(10, lambda: live_sentences(list(text[:20_000])))
+        assert takes_at_most(2.5, partial(split_sentences, text, max_chars))
+    assert takes_at_most(1.5, lambda: live_sentences(list(text[:12_000])))

@@ -25,17 +25,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from make_text_module import write_module
+
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "docs" / "try"
 PAGE = ROOT / "src" / "vivace" / "serve" / "page"
-TEXT = ROOT / "src" / "vivace" / "text"
 # Files of the server's page that this page uses, written once.
 SHARED = (
     "api.js", "audio.js", "dom.js", "history.js", "playback_view.js", "ring.js", "text.js",
     "theme.js", "wave.js", "worklet.js", "style.css", "icon.svg", "newsreader.woff2",
     "newsreader-italic.woff2", "newsreader-bold-italic.woff2", "newsreader-LICENSE.txt",
 )  # fmt: skip
-TABLES = (TEXT / "normalize" / "english" / "words.json", TEXT / "abbreviations.json")
 VOICE_FILES = ("manifest.json", "vocab.json", "merges.txt", "frame.onnx", "codec.onnx")
 RUNTIME = "onnxruntime-web@1.30.0"
 RUNTIME_SHA512 = (
@@ -95,13 +95,13 @@ def assemble(out: Path, voice: Path, runtime: Path, *, max_bytes: int = MAX_DOWN
     """Write the page to `out`; return the bytes of its first download."""
     shutil.rmtree(out, ignore_errors=True)
     shutil.copytree(SOURCES, out)
+    write_module(out)
     (out / "page").mkdir()
     for name in SHARED:
         shutil.copy2(PAGE / name, out / "page" / name)
     with tarfile.open(runtime) as package:
         plain, webgpu = (_copy_runtime(package, build, out / "ort") for build in RUNTIME_FILES)
     assets = [plain, *_voice_assets(voice)]
-    assets += [Asset.packed(path.name, path.read_bytes()) for path in TABLES]
     download = Download(assets, [webgpu])
     if download.num_bytes > max_bytes:
         raise BuildError(

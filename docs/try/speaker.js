@@ -3,7 +3,6 @@ import { getList, loadAssets, missingBytes } from "./assets.js";
 import { findAdapter, GpuCodec, isRuledOut } from "./gpu.js";
 import { numCodecThreads } from "./isolation.js";
 import { checkManifest } from "./model.js";
-import { ScriptWriter } from "./script.js";
 import { Tokenizer } from "./tokenizer.js";
 
 const SIMD = Uint8Array.of(0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 10, 1, 8, 0, 65, 0, 253, 15, 253, 98, 11);
@@ -62,7 +61,8 @@ export class Speaker {
 		const manifest = this.manifest = json("manifest.json");
 		checkManifest(manifest);
 		this.tokenizer = new Tokenizer(json("vocab.json"), text("merges.txt"));
-		this.writer = new ScriptWriter(json("words.json"), json("abbreviations.json"), manifest.reading);
+		const { ScriptWriter } = await import("./script.js"); // large: not before the first speech
+		this.writer = new ScriptWriter(manifest.reading);
 		this.numThreads = numCodecThreads();
 		const build = files["ort.jspi.wasm"] ? "jspi" : "wasm", wasm = files["ort.jspi.wasm"] ?? files["ort.wasm"];
 		const { port1, port2 } = new MessageChannel();

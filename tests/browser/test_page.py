@@ -56,7 +56,7 @@ def test_page_contacts_its_own_host_only_and_downloads_once(launched: Any, site:
         open_page(page, site)
         speak(page, "First visit.")
         num_files = site.num_assets
-        assert num_files >= 7
+        assert num_files >= 6
         page.tab.reload()
         page.wait(lambda: page.status.startswith("Ready"))
         speak(page, "Second visit.")

@@ -5,16 +5,23 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from tests.support.project import ROOT
+from tests.support.project import ROOT, load_script
 
 SOURCES = ROOT / "docs" / "try"
 NODE = shutil.which("node")
 LIMIT_S = 120  # on a busy machine
+
+
+@cache
+def load_text_script() -> ModuleType:
+    return load_script(ROOT / "scripts" / "make_text_module.py")
 
 
 def run_modules(folder: Path, script: str, data: object) -> Any:
@@ -26,6 +33,7 @@ def run_modules(folder: Path, script: str, data: object) -> Any:
         pytest.skip("Node.js is not installed")
     for module in SOURCES.glob("*.js"):
         shutil.copy(module, folder)
+    load_text_script().write_module(folder)
     (folder / "package.json").write_text('{"type": "module"}')
     (folder / "data.json").write_text(json.dumps(data))
     begin = "import fs from 'node:fs';\nconst data = JSON.parse(fs.readFileSync('data.json'));\n"

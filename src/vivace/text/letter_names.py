@@ -12,6 +12,12 @@ from vivace.text.spans import join, rewrite
 
 _SENTENCE_ENDS = ".!?"
 _START = r"(?<![\w'’.-])"  # no word or abbreviation before
+_END = r"(?:['’]s)?(?![\w'’])"
+_SPELLED = re.compile(
+    rf"{_START}[A-Z](?= [A-Z]{_END})"  # "A" of "A I"
+    rf"|(?:(?<=\A[A-Z] )|(?<=[^\w'’.-][A-Z] ))[A-Z](?={_END})"  # "A" of "M A"
+)
+_OPEN = re.compile(rf"{_START}([A-Z])(?:['’]s?| (?:[A-Z](?:['’]s?)?)?)?\Z")
 _CONTEXT = 3  # characters before a letter that decide
 
 
@@ -20,18 +26,14 @@ class LetterNames:
 
     def __init__(self, names: Mapping[str, str]) -> None:
         self._names = names
-        letters, end = "".join(names), r"(?:['’]s)?(?![\w'’])"
-        self._spelled = re.compile(
-            rf"{_START}[{letters}](?= [A-Z]{end})"  # "A" of "A I"
-            rf"|(?:(?<=\A[A-Z] )|(?<=[^\w'’.-][A-Z] ))[{letters}](?={end})"  # "A" of "M A"
-        )
-        self._open = re.compile(rf"{_START}[{letters}](?:['’]s?| (?:[A-Z](?:['’]s?)?)?)?\Z")
         self._held = self._before = ""
         self._begins_sentence = True
 
     def feed(self, piece: str) -> str:
         text = self._before + self._held + piece
-        held = self._open.search(text, len(self._before))
+        held = _OPEN.search(text, len(self._before))
+        while held and held[1] not in self._names:
+            held = _OPEN.search(text, held.start() + 1)
         return self._read(text, held.start() if held else len(text))
 
     def finish(self) -> str:
@@ -43,9 +45,11 @@ class LetterNames:
     def _read(self, text: str, end: int) -> str:
         out: list[str] = []
         place = len(self._before)
-        for found in self._spelled.finditer(text, place):
+        for found in _SPELLED.finditer(text, place):
             if found.start() >= end:
                 break
+            if found[0] not in self._names:
+                continue
             self._give(text[place : found.start()], None, out)
             self._give(text[found.start() : found.end()], self._names[found[0]], out)
             place = found.end()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from dataclasses import replace
-from fractions import Fraction
 
 from vivace.text.normalize.english.numbers import (
     NUMBER,
@@ -162,7 +161,8 @@ def _sign_parts(sign: str) -> tuple[int, int] | None:
     """The parts of `½`; None for other text."""
     if sign not in _LONE_SIGNS:
         return None
-    return Fraction(unicodedata.numeric(sign)).limit_denominator(8).as_integer_ratio()
+    above, _, below = unicodedata.normalize("NFKC", sign).partition("⁄")
+    return int(above), int(below)
 
 
 def _split(text: str) -> tuple[int, int] | None:

@@ -258,6 +258,7 @@ def test_invalid_request_is_one_line_and_exit_code_1(
         ("absent/out.wav", r"the folder '.*absent' does not exist"),
         ("file.txt/out.wav", r"the folder '.*file\.txt' does not exist"),
         ("folder.wav", "it is a folder"),
+        ("", "it is a folder"),
     ],
 )
 def test_unwritable_output_fails_before_model_loads(

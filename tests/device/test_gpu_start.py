@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -116,3 +117,10 @@ def test_pytorch_for_the_cpu_has_no_early_start(
     with early_start("auto", None):
         pass
     assert driver.calls == []
+
+
+def test_device_of_another_type_starts_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch")
+    device: Any = 5
+    with early_start(device, None) as is_started:
+        assert not is_started

@@ -19,7 +19,7 @@ from vivace.arguments import as_path
 from vivace.audio.encode import open_encoder, tags_of
 from vivace.audio.file_mark import FileMark, FileSigner
 from vivace.audio.formats import format_of
-from vivace.disk import AtomicFile, NameInUseError, numbered
+from vivace.disk import AtomicFile, NameInUseError, numbered, why_unwritable
 from vivace.errors import AudioError, OutputExistsError
 
 
@@ -234,4 +234,5 @@ def write_audio(
 
 
 def _unwritable(path: Path, error: Exception) -> AudioError:
-    return AudioError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}")
+    reason = why_unwritable(path) if isinstance(error, FileNotFoundError) else None
+    return AudioError(f"cannot write {path}: {reason or getattr(error, 'strerror', None) or error}")

@@ -195,12 +195,12 @@ def _check_output(output: str, format: str | None) -> str:
         raise AudioError("stdout is a terminal; pipe the audio to a program, or use -o FILE")
     if not _is_pipe(output):
         path = Path(output)
+        _check_folder(path)
         if format not in (None, format_of(path)):
             raise AudioError(
                 f"--format {format} contradicts the file name {path}; omit one of them"
             )
         format = format_of(path)
-        _check_folder(path)
         sweep(path.parent)
     format = format or "wav"
     open_encoder(format, SAMPLE_RATE).finish()  # raises now if a package is missing

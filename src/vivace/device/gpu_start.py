@@ -37,8 +37,10 @@ def early_start(name: str, num_bytes: int | None) -> Iterator[bool]:
                 release()
 
 
-def _early_index(name: str, num_bytes: int | None) -> int | None:
+def _early_index(name: object, num_bytes: int | None) -> int | None:
     """The number of the GPU that `pick_device` will probably return, or None."""
+    if not isinstance(name, str):
+        return None  # `pick_device` reports it
     is_small = name == AUTO and num_bytes is not None and num_bytes < SMALL_MODEL_BYTES
     kind, _, index = name.partition(":")
     if is_small or kind not in (AUTO, "cuda") or not (index or "0").isdecimal():

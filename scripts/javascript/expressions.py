@@ -73,7 +73,7 @@ class Expressions:
 
     def _Attribute(self, node: ast.Attribute) -> str:
         target = self.write(node.value)
-        is_method = bool(self.scope.names.methods(node.attr)) or node.attr in _OF_TYPES
+        is_method = bool(self.scope.names.methods(node.attr)) or node.attr in _OF_TYPES | {*_OF_RE}
         if is_method and not self._is_provided(node.value):
             return f"$py.bound({target}, {json.dumps(node.attr)})"
         return f"{target}.{node.attr}"

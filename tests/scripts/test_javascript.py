@@ -62,6 +62,7 @@ def values(text):
         text[-3:], text[1:-1].upper(), -7 % 3, -7 // 2, f"{10**18 // 7}", 1 < len(text) <= 8,
         sorted({3, 1, 2}, reverse=True), max("ab", "c", key=len), text.partition(" "),
         re.sub(r"(\\w)\\b", r"<\\1>", text), "".join(reversed(text)),
+        [bool(one) for one in map(PATTERN.search, [text])],
     ]
 '''
 

@@ -7,13 +7,13 @@ untrained. This stage runs on a GPU or a CPU:
 
 1. A preset of the base speaks every transcript and as many other sentences as `num_other_lines`
    says. Its codes and its audio are exact pairs.
-2. Dynamic time warping aligns each recording with the preset's speech. A mel encoder learns the
-   preset's codes from its speech, from the aligned recordings, and from speech with a changed
-   timbre. The codes keep their meaning, so the talker knows most of the way from text to codes.
-3. The recordings are encoded. The preset's talker, which knows the transcript, helps to choose
-   between codes of similar sound. The encoder learns these codes instead of the aligned ones.
-4. Encoder and decoder learn to reproduce the recordings, and the recordings are encoded again.
-5. The decoder learns the recordings' audio from their codes.
+2. Dynamic time warping aligns each recording with the preset's speech. The decoder learns to speak
+   the preset's codes with the timbre of the recordings.
+3. The new decoder speaks all codes of the preset. From this speech and the aligned recordings, a
+   mel encoder learns to find the codes. The codes keep their meaning, so the talker knows most of
+   the way from text to codes.
+4. The recordings are encoded. The preset's talker, which knows the transcript, helps to choose
+   between codes of similar sound.
 
 It writes a checkpoint folder with the new decoder, and `data.jsonl` with the codes of the
 recordings and of other sentences of the preset. With these the talker does not forget words that
@@ -48,14 +48,11 @@ from recipes.mini_voice.adapt_data import (
 )
 from recipes.mini_voice.adapt_prior import Prior, choose_codes
 from recipes.mini_voice.adapt_stages import (
-    CodePairs,
     DecoderStage,
     EncoderStage,
-    JointStage,
     Length,
     Stage,
-    aligned_pairs,
-    own_pairs,
+    code_pairs,
     train,
 )
 from recipes.mini_voice.codec_model import CodecTrainer
@@ -63,7 +60,10 @@ from recipes.mini_voice.common import DEVICE, Log, begin_stage
 from recipes.mini_voice.import_asset import ASSET
 from recipes.mini_voice.settings import SAMPLE_RATE, load_settings, parser
 from recipes.mini_voice.snake import use_fast_snake
+from recipes.mini_voice.stretch import stretch
+from recipes.mini_voice.warp import align
 from vivace.errors import TrainingDataError
+from vivace.model.conv import CausalState
 
 CODEC_WEIGHTS = Path("speech_tokenizer") / "model.safetensors"
 
@@ -95,6 +95,24 @@ def take_share(trainer: CodecTrainer, speech: Speech) -> None:
 
 
 @torch.no_grad()
+def align_recordings(
+    trainer: CodecTrainer, preset: Speech, recordings: list[Tensor]
+) -> list[Tensor]:
+    """The samples of recordings, stretched to the times of the preset's speech."""
+    own, others = (
+        [trainer.encoder.mels(one[None])[0] for one in audios]
+        for audios in (preset.split(), recordings)
+    )
+    paths = align(others, own)
+    return [stretch(one, path) for one, path in zip(recordings, paths, strict=True)]
+
+
+@torch.no_grad()
+def decode(trainer: CodecTrainer, codes: Tensor) -> Tensor:
+    return trainer.decoder(codes[None], CausalState()).reshape(-1).float()
+
+
+@torch.no_grad()
 def encode(trainer: CodecTrainer, texts: list[str], audios: list[Tensor]) -> Speech:
     codes = [trainer.encode(one[None])[0] for one in audios]
     return join_speech(list(zip(texts, audios, codes, strict=True)))
@@ -115,20 +133,14 @@ class Adaptation:
         """The recordings with their codes. The preset's first utterances have the words of the
         `imitated` recordings."""
         config, trainer = self.config, self.trainer
-        own = own_pairs(trainer, preset)
-        pairs = CodePairs(config, trainer, aligned_pairs(trainer, own, imitated), own)
+        spoken = preset.first(len(imitated))
+        aligned = spoken.with_audio(align_recordings(trainer, spoken, imitated))
         self.log("aligned")
-        self._train("encoder", EncoderStage(config, trainer, pairs))
-        speech = self._encode(texts, audios)
-        pairs = CodePairs(config, trainer, own_pairs(trainer, speech), own)
-        if config.again_steps:
-            self._train("again", EncoderStage(config, trainer, pairs))
-            speech = self._encode(texts, audios)
-        if config.joint_steps:
-            self._train("joint", JointStage(config, trainer, pairs, speech))
-            speech = self._encode(texts, audios)
-        self._train("decoder", DecoderStage(config, trainer, speech))
-        return speech
+        self._train("decoder", DecoderStage(config, trainer, spoken, aligned.audio))
+        voiced = preset.with_audio([decode(trainer, codes) for codes in preset.split_codes()])
+        pairs = [code_pairs(trainer, one) for one in (aligned, voiced)]
+        self._train("encoder", EncoderStage(config, trainer, *pairs))
+        return self._encode(texts, audios)
 
     def _train(self, name: str, stage: Stage) -> None:
         steps, share = (getattr(self.config, f"{name}_{key}") for key in ("steps", "share"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -45,6 +45,21 @@ class Speech:
     def split(self) -> list[Tensor]:
         """The samples of each utterance."""
         return list(self.audio.split([FRAME * count for count in self.num_frames]))
+
+    def split_codes(self) -> list[Tensor]:
+        return list(self.codes.split(self.num_frames))
+
+    def first(self, count: int) -> Speech:
+        """The first utterances."""
+        lengths = self.num_frames[:count]
+        frames = sum(lengths)
+        return Speech(
+            self.texts[:count], self.audio[: FRAME * frames], self.codes[:frames], lengths
+        )
+
+    def with_audio(self, audios: list[Tensor]) -> Speech:
+        """The same texts and codes with other samples."""
+        return replace(self, audio=torch.cat(audios))
 
 
 def read_recordings(data: Path) -> tuple[list[str], list[Tensor], list[Rejection]]:

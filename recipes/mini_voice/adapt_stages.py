@@ -1,4 +1,4 @@
-"""The training stages of `adapt_codec`: encoder, encoder and decoder together, decoder."""
+"""The training stages of `adapt_codec`: decoder, then encoder."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from recipes.mini_voice.adapt_data import Speech
 from recipes.mini_voice.codec_model import CodecTrainer, decode_part, part_begins
 from recipes.mini_voice.common import DEVICE, Log, Step, autocast, cosine, optimizer, set_lr
-from recipes.mini_voice.mels import MelLoss, change_timbre
+from recipes.mini_voice.mels import TimbreLoss, change_timbre
 from recipes.mini_voice.settings import FRAME
 from recipes.mini_voice.store import gather
-from recipes.mini_voice.warp import align
 from vivace.model.codec_decoder import CodecDecoder
 
 COLUMNS = 8  # mel columns of a frame
@@ -55,34 +54,27 @@ Pair = tuple[Tensor, Tensor]  # mels [mels, frames * COLUMNS], codes [frames, bo
 
 
 @torch.no_grad()
-def own_pairs(trainer: CodecTrainer, speech: Speech) -> list[Pair]:
+def code_pairs(trainer: CodecTrainer, speech: Speech) -> list[Pair]:
     """Mels and codes of each utterance."""
     mels = [trainer.encoder.mels(one[None])[0] for one in speech.split()]
-    return list(zip(mels, speech.codes.split(speech.num_frames), strict=True))
+    return list(zip(mels, speech.split_codes(), strict=True))
 
 
-@torch.no_grad()
-def aligned_pairs(trainer: CodecTrainer, preset: list[Pair], audios: list[Tensor]) -> list[Pair]:
-    """Mels of recordings, warped to the preset's speech of their transcripts, and its codes."""
-    new = [trainer.encoder.mels(one[None])[0] for one in audios]
-    own = preset[: len(new)]
-    paths = align(new, [mels for mels, _ in own])
-    return [(mels[:, path], codes) for mels, path, (_, codes) in zip(new, paths, own, strict=True)]
+class EncoderStage:
+    """Trains the encoder to find the codes of `recorded` and `decoded` speech.
 
-
-class CodePairs:
-    """Mels with known codes, and the loss of an encoder that should find these codes.
-
-    Half of a batch is the preset's speech. The other half has other timbres: recordings, and speech
-    of the preset, all changed at random.
+    Half of a batch is speech of the new decoder. The other half, recordings and speech of the
+    decoder, has a randomly changed timbre.
     """
 
     def __init__(
         self, config: SimpleNamespace, trainer: CodecTrainer, recorded: list[Pair],
-        preset: list[Pair],
+        decoded: list[Pair],
     ) -> None:  # fmt: skip
         self.config, self.trainer = config, trainer
-        mels, codes = zip(*recorded, *preset, strict=True)
+        self.learners = [Learner(trainer.encoder.parameters(), config.encoder_lr, config)]
+        self.trained: list[nn.Module] = [trainer.encoder]
+        mels, codes = zip(*recorded, *decoded, strict=True)
         self.mels, self.codes = torch.cat(mels, 1), torch.cat(codes)
         self.num_recorded = sum(len(one) for _, one in recorded)
         books = trainer.books
@@ -95,7 +87,7 @@ class CodePairs:
         self.weight = torch.ones(config.batch, 1, device=DEVICE)  # of the acoustic vectors
         self.weight[: config.batch // 2] = config.recording_weight
 
-    def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
+    def losses(self) -> tuple[Tensor, dict[str, Tensor]]:
         config, trainer, half = self.config, self.trainer, self.config.batch // 2
         frames = self._crops()
         within = torch.arange(config.crop_frames * COLUMNS, device=DEVICE)
@@ -112,8 +104,8 @@ class CodePairs:
         near = (first - self.first[frames]).square().sum(-1) / self.first_size
         loss = (near + semantic + self.weight * (far + 0.3 * acoustic)).mean()
         return loss, {
-            "semantic": semantic[:half].mean(), "semantic_own": semantic[half:].mean(),
-            "far": far[:half].mean(), "far_own": far[half:].mean(),
+            "semantic_changed": semantic[:half].mean(), "semantic": semantic[half:].mean(),
+            "far_changed": far[:half].mean(), "far": far[half:].mean(),
         }  # fmt: skip
 
     def _crops(self) -> Tensor:
@@ -121,10 +113,10 @@ class CodePairs:
         config, size = self.config, self.config.crop_frames
         count = round(config.recorded_share * config.batch / 2)
         recorded = torch.randint(self.num_recorded - size, (count,), device=DEVICE)
-        preset = torch.randint(
+        decoded = torch.randint(
             self.num_recorded, len(self.codes) - size, (config.batch - count,), device=DEVICE
         )
-        return torch.cat((recorded, preset))[:, None] + torch.arange(size, device=DEVICE)
+        return torch.cat((recorded, decoded))[:, None] + torch.arange(size, device=DEVICE)
 
     def _cross_entropy(self, book: int, x: Tensor, codes: Tensor) -> Tensor:
         """Cross entropy [B, T] of codes, with distances as logits."""
@@ -135,71 +127,31 @@ class CodePairs:
         )
 
 
-class EncoderStage:
-    """Trains the encoder to the preset's codes."""
+class DecoderStage:
+    """Trains the decoder to speak the preset's codes with the timbre of the recordings.
 
-    def __init__(self, config: SimpleNamespace, trainer: CodecTrainer, pairs: CodePairs) -> None:
-        self.config, self.pairs = config, pairs
-        self.learners = [Learner(trainer.encoder.parameters(), config.lr, config)]
-        self.trained: list[nn.Module] = [trainer.encoder]
-
-    def losses(self) -> tuple[Tensor, dict[str, Tensor]]:
-        return self.pairs.loss()
-
-
-class JointStage:
-    """Trains encoder and decoder on the recordings: decoded speech must equal them.
-
-    The encoder keeps finding the preset's codes, so the codes keep their meaning.
+    `recorded` are the samples of the recordings, aligned with the `preset`'s speech of the same
+    sentences.
     """
 
     def __init__(
-        self, config: SimpleNamespace, trainer: CodecTrainer, pairs: CodePairs, speech: Speech
+        self, config: SimpleNamespace, trainer: CodecTrainer, preset: Speech, recorded: Tensor
     ) -> None:
-        self.config, self.trainer, self.pairs, self.speech = config, trainer, pairs, speech
-        self.mel = MelLoss().to(DEVICE)
-        self.learners = [
-            Learner(trainer.encoder.parameters(), config.joint_lr, config),
-            Learner(decoder_parameters(trainer.decoder), config.decoder_lr, config),
-        ]
-        self.trained: list[nn.Module] = [trainer]
-
-    def losses(self) -> tuple[Tensor, dict[str, Tensor]]:
-        config, trainer = self.config, self.trainer
-        pairs, figures = self.pairs.loss()
-        begin, judged = crop_begins(config, self.speech)
-        length = config.decoder_crop_frames * FRAME
-        samples = gather(self.speech.audio, begin * FRAME, length)
-        with autocast(config.precision):
-            first, rest = trainer.branches(trainer.encoder(samples))
-            with torch.autocast(DEVICE.type, enabled=False):
-                first, rest, commit = trainer.quantise(first, rest, learn=False)
-            latents = trainer.join(first, rest)
-            made = decode_part(
-                trainer.decoder, latents, config.decoder_wave_frames, config.num_starts
-            )
-        mel = self.mel(made, gather(self.speech.audio, judged, made.shape[1]))
-        loss = mel + config.commit_weight * commit + config.pair_weight * pairs
-        return loss, {"mel": mel, "commit": commit, **figures}
-
-
-class DecoderStage:
-    """Trains the decoder to the audio of the recordings, from fixed codes."""
-
-    def __init__(self, config: SimpleNamespace, trainer: CodecTrainer, speech: Speech) -> None:
-        self.config, self.decoder, self.speech = config, trainer.decoder, speech
-        self.mel = MelLoss().to(DEVICE)
+        self.config, self.decoder = config, trainer.decoder
+        self.preset, self.recorded = preset, recorded
+        self.loss = TimbreLoss(config.timbre_seconds).to(DEVICE)
         self.learners = [Learner(decoder_parameters(trainer.decoder), config.decoder_lr, config)]
         self.trained: list[nn.Module] = [trainer.decoder]
 
     def losses(self) -> tuple[Tensor, dict[str, Tensor]]:
-        config, speech = self.config, self.speech
-        begin, judged = crop_begins(config, speech)
-        codes = gather(speech.codes, begin, config.decoder_crop_frames)
+        config, preset = self.config, self.preset
+        begin, judged = crop_begins(config, preset)
+        codes = gather(preset.codes, begin, config.decoder_crop_frames)
         latents = self.decoder.quantizer(codes.transpose(1, 2))
         made = decode_part(self.decoder, latents, config.decoder_wave_frames, config.num_starts)
-        mel = self.mel(made, gather(speech.audio, judged, made.shape[1]))
-        return mel, {"mel": mel}
+        true = [gather(one, judged, made.shape[1]) for one in (preset.audio, self.recorded)]
+        loss = self.loss(made, *true)
+        return loss, {"mel": loss}
 
 
 def decoder_parameters(decoder: CodecDecoder) -> list[nn.Parameter]:
@@ -231,8 +183,26 @@ class Length:
         return max(number / self.num_steps, elapsed_s / self.seconds) if self.num_steps else 1.0
 
 
+class MeanWeights:
+    """The mean of a stage's parameters over its last steps, which has less noise than the last."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.parameters = [one for learner in stage.learners for one in learner.parameters]
+        self.means = [torch.zeros_like(one) for one in self.parameters]
+        self.count = 0
+
+    def add(self) -> None:
+        self.count += 1
+        torch._foreach_lerp_(self.means, [one.data for one in self.parameters], 1 / self.count)
+
+    def write(self) -> None:
+        """Replace the parameters by their means."""
+        if self.count:
+            torch._foreach_copy_([one.data for one in self.parameters], self.means)
+
+
 def train(stage: Stage, name: str, length: Length, log: Log, *, use_graph: bool = True) -> None:
-    """Take steps with a cosine schedule."""
+    """Take steps with a cosine schedule, and keep the mean of the last weights."""
     config = stage.config
 
     def step() -> dict[str, Tensor]:
@@ -248,7 +218,7 @@ def train(stage: Stage, name: str, length: Length, log: Log, *, use_graph: bool 
 
     for learner in stage.learners:
         set_lr(learner.optimizer, 0.0)  # capturing a graph takes steps
-    begun, number = time.perf_counter(), 0
+    begun, number, mean = time.perf_counter(), 0, MeanWeights(stage)
     take = Step(name, step, reset, stage.trained, use_graph=use_graph and length.num_steps > 0)
     while (progress := length.progress(number, time.perf_counter() - begun)) < 1:
         scale = cosine(progress, number, config.warmup_steps, config.final_lr)
@@ -256,6 +226,8 @@ def train(stage: Stage, name: str, length: Length, log: Log, *, use_graph: bool 
             set_lr(learner.optimizer, learner.lr * scale)
         outputs = take()
         number += 1
+        if progress >= config.average_from:
+            mean.add()
         if number % config.log_every == 0:
             ms = 1000 * (time.perf_counter() - begun) / number
             log(
@@ -265,3 +237,4 @@ def train(stage: Stage, name: str, length: Length, log: Log, *, use_graph: bool 
                 ms=ms,
                 **{key: float(one) for key, one in outputs.items()},
             )
+    mean.write()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -89,19 +91,45 @@ QUIET = 1e-3
 
 
 class MelLoss(nn.Module):
-    """Mean L1 distance of log-mels over windows of 32 to 2048 samples."""
+    """Mean L1 distance of log-mels over windows of `shortest` to 2048 samples."""
 
-    def __init__(self) -> None:
+    def __init__(self, shortest: int = 32) -> None:
         super().__init__()
         sizes = {32: 5, 64: 10, 128: 20, 256: 40, 512: 80, 1024: 160, 2048: 320}
         self.scales = nn.ModuleList(
-            MelSpectrogram(window, window // 4, mels) for window, mels in sizes.items()
+            MelSpectrogram(window, window // 4, mels)
+            for window, mels in sizes.items()
+            if window >= shortest
         )
 
     def forward(self, made: Tensor, true: Tensor) -> Tensor:
-        both, losses = torch.cat((made, true)), []
+        distances = [(a - b).abs().mean() for _, (a, b) in self.log_mels(made, true)]
+        return torch.stack(distances).mean()
+
+    def log_mels(self, *signals: Tensor) -> Iterator[tuple[int, Sequence[Tensor]]]:
+        """For each window, the samples of a column and the log-mels of all signals."""
+        joined = torch.cat(signals)
         for scale in self.scales:
             assert isinstance(scale, MelSpectrogram)
-            a, b = (scale.magnitudes(both) + QUIET).log().chunk(2)
-            losses.append((a - b).abs().mean())
-        return torch.stack(losses).mean()
+            yield scale.hop, (scale.magnitudes(joined) + QUIET).log().chunk(len(signals))
+
+
+class TimbreLoss(MelLoss):
+    """Distance to speech of a preset with the timbre of a recording that was aligned with it.
+
+    The target has the log-mels of the preset, plus the difference of the recording from them,
+    averaged over `smoothing_s` seconds. The alignment is not exact. The average has the timbre of
+    the recording, and short sounds stay as clear as those of the preset.
+    """
+
+    def __init__(self, smoothing_s: float) -> None:
+        super().__init__(shortest=256)  # shorter windows show single periods of the voice
+        self.smoothing_s = smoothing_s
+
+    def forward(self, made: Tensor, preset: Tensor, recorded: Tensor) -> Tensor:
+        distances = []
+        for hop, (own, base, other) in self.log_mels(made, preset, recorded):
+            columns = round(self.smoothing_s * SAMPLE_RATE / hop) | 1
+            timbre = F.avg_pool1d(other - base, columns, 1, columns // 2, count_include_pad=False)
+            distances.append((own - base - timbre).abs().mean())
+        return torch.stack(distances).mean()

@@ -7,12 +7,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-POOL = 4  # mel bands averaged, which hides the pitch
-HOP = 2  # mel columns averaged, 20 ms
+POOL = 8  # mel bands averaged, which hides the pitch
 FLOOR = -7.0  # log-mels below are silence
+REACH, CHANGE_WEIGHT = 2, 2.0  # of the change from 20 ms before a column to 20 ms after it
 STEPS = 4  # a step forward skips at most STEPS - 1 columns of the source
-SKIP_COST = 0.1  # of a step other than 1, relative to the mean distance
-SLACK = 15  # columns that may be left out at both ends of the source
+SKIP_COST = 0.05  # of a step other than 1, relative to the mean distance
+SLACK = 30  # columns that may be left out at both ends of the source
 BATCH = 32  # pairs that are aligned together
 
 
@@ -27,10 +27,7 @@ def align(sources: list[Tensor], targets: list[Tensor]) -> list[Tensor]:
     for start in range(0, len(order), BATCH):
         chosen = order[start : start + BATCH]
         paths |= zip(chosen, warp([features[one] for one in chosen]), strict=True)
-    return [
-        _columns(paths[number], source.shape[1], target.shape[1])
-        for number, (source, target) in enumerate(zip(sources, targets, strict=True))
-    ]
+    return [paths[number] for number in range(len(features))]
 
 
 def warp(pairs: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
@@ -82,16 +79,15 @@ def _trace(choices: Tensor, place: Tensor, lengths: Tensor) -> Tensor:
     return torch.stack(path[::-1], 1)
 
 
-def _columns(path: Tensor, num_sources: int, num_targets: int) -> Tensor:
-    """Mel columns of a path of averaged ones."""
-    within = torch.arange(HOP, device=path.device).repeat(len(path))
-    place = HOP * path.repeat_interleave(HOP) + within
-    place = F.pad(place, (0, max(0, num_targets - len(place))), value=num_sources - 1)
-    return place[:num_targets].clamp(max=num_sources - 1)
-
-
 def _features(mels: list[Tensor]) -> list[Tensor]:
-    pooled = [F.avg_pool2d(one.clamp(min=FLOOR)[None], (POOL, HOP))[0] for one in mels]
+    """Normalized levels and their changes: [bands, columns]. Changes show where a sound begins."""
+    pooled = [F.avg_pool1d(one.clamp(min=FLOOR).T, POOL).T for one in mels]
     whole = torch.cat(pooled, 1)
     mean, std = whole.mean(1, keepdim=True), whole.std(1, keepdim=True) + 1e-3
-    return [(one - mean) / std for one in pooled]
+    levels = [(one - mean) / std for one in pooled]
+    return [torch.cat((one, CHANGE_WEIGHT * _changes(one))) for one in levels]
+
+
+def _changes(levels: Tensor) -> Tensor:
+    padded = F.pad(levels[None], (REACH, REACH), mode="replicate")[0]
+    return padded[:, 2 * REACH :] - padded[:, : -2 * REACH]

@@ -91,7 +91,7 @@ class SpeedChanger:
         if self._tail is None:
             chosen, self._tail = 0, area[:length]
         else:
-            chosen = _best_match(area[: last - first + length], self._tail)
+            chosen = best_match(area[: last - first + length], self._tail)
         piece = area[chosen : chosen + 2 * length]
         fade = self._fade_in * (piece[:length] - self._tail)
         output: Samples = self._tail + fade
@@ -117,7 +117,7 @@ def check_speed(speed: float) -> float:
     return float(speed)
 
 
-def _best_match(area: Samples, tail: Samples) -> int:
+def best_match(area: Samples, tail: Samples) -> int:
     """The offset in `area` with the highest normalised correlation with `tail`."""
     correlation = np.correlate(area, tail, mode="valid")
     sums = np.concatenate([[0.0], np.cumsum(np.square(area, dtype=np.float64))])

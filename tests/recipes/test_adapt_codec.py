@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from recipes.mini_voice import warp
 from recipes.mini_voice.adapt_codec import build, encode, take_share
 from recipes.mini_voice.adapt_data import Speech, join_speech, read_recordings
 from recipes.mini_voice.adapt_prior import Prior, choose_codes
-from recipes.mini_voice.adapt_stages import Length
+from recipes.mini_voice.adapt_stages import Learner, Length, train
+from recipes.mini_voice.common import Log
 from recipes.mini_voice.mels import MelSpectrogram, TimbreLoss, change_timbre
 from recipes.mini_voice.settings import load_settings
 from recipes.mini_voice.stretch import stretch
@@ -168,6 +170,24 @@ def test_stage_ends_after_its_steps_or_its_time() -> None:
     assert Length(10).progress(5, 1e6) == 0.5
     assert Length(10, seconds=100.0).progress(1, 80.0) == 0.8
     assert Length(0).progress(0, 0.0) == 1.0
+
+
+def test_training_keeps_the_mean_of_the_last_weights(tmp_path: Path) -> None:
+    weight = torch.nn.Parameter(torch.zeros(1))
+    config = SimpleNamespace(
+        average_from=0.5, warmup_steps=1, final_lr=1.0, log_every=9, clip=1e9, weight_decay=0.0
+    )
+    seen: list[float] = []
+
+    def losses() -> tuple[Tensor, dict[str, Tensor]]:
+        seen.append(float(weight.detach()))
+        return -weight.sum(), {}
+
+    learners = [Learner([weight], 1.0, config)]
+    rising = SimpleNamespace(config=config, learners=learners, trained=[], losses=losses)
+    train(rising, "rising", Length(8), Log(tmp_path / "log"))
+    after = [*seen[1:], seen[-1] + 1.0]  # weights after each step; AdamW moves by the rate
+    assert float(weight.detach()) == pytest.approx(sum(after[4:]) / 4)
 
 
 TEXTS = ["The little boat came back to the harbour.", "Nobody had seen the letter."]

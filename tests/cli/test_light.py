@@ -13,7 +13,8 @@ import pytest
 from tests.support.cli_harness import run_python
 from vivace.audio.files import read_audio
 from vivace.backends.cpu.build import find_refusal
-from vivace.cli.light import DEFERRED
+from vivace.cli import light
+from vivace.cli.light import DEFERRED, light_imports
 from vivace.cli.main import main
 
 CODE = """
@@ -31,7 +32,8 @@ print(type(sys.modules[DEFERRED]).__name__, len(sys.modules) > light)
 SPEAK_AND_TRAIN = """
 import sys
 sys.modules["sounddevice"] = None
-from vivace.cli.light import DEFERRED
+from vivace.cli import light
+from vivace.cli.light import DEFERRED, light_imports
 from vivace.cli.main import main
 main(["Hi.", "--seed=7", "-o", sys.argv[1], "-q", "--backend=eager"])
 print(type(sys.modules[DEFERRED]).__name__)
@@ -94,3 +96,14 @@ def test_command_without_speech_imports_no_numpy(command: str) -> None:
     arguments = command.split()
     [*_, last] = run_python(LIGHT.format(arguments=arguments)).stdout.splitlines()
     assert last == "0 []"
+
+
+@pytest.mark.parametrize("has_gpu", [True, False])
+def test_torch_is_imported_as_a_whole_beside_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, has_gpu: bool
+) -> None:
+    monkeypatch.setattr(light, "GPU_DEVICES", (tmp_path if has_gpu else tmp_path / "missing",))
+    monkeypatch.delitem(sys.modules, "torch")
+    with light_imports():
+        is_light = any(isinstance(finder, light._Finder) for finder in sys.meta_path)
+    assert is_light != has_gpu

@@ -14,7 +14,9 @@ from vivace.text.spans import join, substitute
 
 _CLOSERS = "\"'”’»)]}"
 _QUOTES = re.compile("[\"'“”„‘’‚«»]")
-_RUN = re.compile(rf"[\s.…“„‘‚«{re.escape(_CLOSERS)}]+")
+_SIGNS = rf"\s.…“„‘‚«{re.escape(_CLOSERS)}"
+# White space and signs, except a single space between two words.
+_RUN = re.compile(rf"[{_SIGNS}](?!(?<=[^{_SIGNS}] )[^{_SIGNS}])[{_SIGNS}]*")
 _ELLIPSIS = re.compile(r"\s*(?:\.(?:\s?\.)+|\.*…[.…]*)")
 _SPACES = re.compile(r"\s+")
 _LETTER = re.compile(r"(?:\A|[^\w'’.-])[A-Z]\Z")

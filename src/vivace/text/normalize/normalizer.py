@@ -35,6 +35,8 @@ class LiveNormalizer:
         words: list[str] = []
         reader = self._reader
         while True:
+            if unchanged := reader.skip_unchanged(self._rules):
+                words.append(unchanged)
             try:
                 token = reader.token()
                 if token is None:
@@ -47,10 +49,6 @@ class LiveNormalizer:
 
     def _normalize(self, token: Token) -> str:
         reader = self._reader
-        if self._rules.is_unchanged(token):
-            reader.skip(1)
-            reader.is_after_word = not token.trail
-            return token.written
         reading = self._apply_rules(token)
         last = reader.token(reading.num_tokens - 1)
         assert last is not None

@@ -10,6 +10,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from vivace.text.breaks import skip_spaces
 
@@ -23,8 +24,7 @@ _SOLID = re.compile(rf"\S{{1,{MAX_TOKEN}}}")
 _AROUND = re.compile(rf"([{re.escape(_LEADS)}]*)(.*?)([{re.escape(_TRAILS)}]*)", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """A word with the white space and signs before it and the signs after it."""
 
     space: str
@@ -77,8 +77,9 @@ class TokenReader:
         """`read_alone` returns the words of a part of a token."""
         self.read_alone = read_alone
         self._rest = ""  # text after the last token
-        self._place = 0  # the current place in `_rest`
-        self._tokens: deque[Token] = deque()
+        self._place = 0  # in `_rest`, after the tokens that were skipped
+        self._end = 0  # in `_rest`, after `_tokens`
+        self._tokens: deque[Token] = deque()  # from `_place` on, read in advance
         self._is_final = False
         self.before: Token | None = None  # previous word of the paragraph
         self.earlier: Token | None = None  # the word before `before`
@@ -87,6 +88,7 @@ class TokenReader:
 
     def feed(self, piece: str) -> None:
         self._rest = self._rest[self._place :] + piece
+        self._end -= self._place
         self._place = 0
 
     def end(self) -> None:
@@ -107,24 +109,48 @@ class TokenReader:
         """Move past `num_tokens` tokens and return them."""
         skipped = [self._tokens.popleft() for _ in range(num_tokens)]
         for token in skipped:
-            self.earlier, self.before = (None if token.is_apart else self.before), token
+            self._place += len(token.written)
+            self._pass(token)
             if token.is_apart or _QUOTES.search(token.trail):
                 self.is_quoted = False
             if _QUOTES.search(token.lead) and not _QUOTES.search(token.trail):
                 self.is_quoted = True
         return skipped
 
+    def skip_unchanged(self, rules: LanguageRules) -> str:
+        """Move past the words that no rule changes; return them with the space before each."""
+        start, words = self._place, list[re.Match[str]]()
+        while word := rules.unchanged.match(self._rest, self._place):
+            is_open = word.end() == len(self._rest) and not self._is_final
+            if is_open or word["core"] in rules.may_change:
+                break
+            if is_break(word["space"]):
+                self.before, self.is_quoted = None, False
+                words.clear()
+            words.append(word)
+            self._place = word.end()
+            if self._tokens:
+                self._tokens.popleft()
+        for word in words[-2:]:
+            self._pass(Token(word["space"], "", word["core"], word["trail"], word[0]))
+            self.is_after_word = not word["trail"]
+        self._end = max(self._end, self._place)
+        return self._rest[start : self._place]
+
+    def _pass(self, token: Token) -> None:
+        self.earlier, self.before = (None if token.is_apart else self.before), token
+
     def take_rest(self) -> str:
         """Return the white space after the last token."""
-        rest, self._rest, self._place = self._rest[self._place :], "", 0
+        rest, self._rest, self._place, self._end = self._rest[self._place :], "", 0, 0
         return rest
 
     def _is_at_break(self) -> bool:
-        return is_break(self._rest[self._place : skip_spaces(self._rest, self._place)])
+        return is_break(self._rest[self._end : skip_spaces(self._rest, self._end)])
 
     def _read(self) -> bool:
         """Read another token; False at the end of the text."""
-        start = skip_spaces(self._rest, self._place)
+        start = skip_spaces(self._rest, self._end)
         solid = _SOLID.match(self._rest, start)
         if solid is None or solid.end() == len(self._rest):
             is_whole = solid is not None and len(solid[0]) == MAX_TOKEN
@@ -132,9 +158,9 @@ class TokenReader:
                 raise NeedsMore
             if solid is None:
                 return False
-        written = self._rest[self._place : solid.end()]
-        self._tokens.append(make_token(written[: start - self._place], solid[0], written))
-        self._place = solid.end()
+        written = self._rest[self._end : solid.end()]
+        self._tokens.append(make_token(written[: start - self._end], solid[0], written))
+        self._end = solid.end()
         return True
 
 
@@ -156,7 +182,10 @@ class LanguageRules:
     """The normalization of one language."""
 
     rules: Callable[[Token], Sequence[Rule]]  # the rules to try for a word, in order
-    is_unchanged: Callable[[Token], bool]  # a quick test for words that no rule changes
+    # A word that no rule changes, unless its core is in `may_change`. Its groups are those of a
+    # `Token`: `space`, `core` and `trail`.
+    unchanged: re.Pattern[str]
+    may_change: frozenset[str]
     plain_signs: Callable[[str], str]  # rewrites signs that the voice does not know
     read_leftovers: Callable[[str], str]  # reads what no rule has read
 

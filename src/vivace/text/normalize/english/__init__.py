@@ -36,7 +36,7 @@ from vivace.text.normalize.english.units import (
     read_power,
 )
 from vivace.text.normalize.english.web import read_web
-from vivace.text.normalize.rules import LanguageRules, Rule, Token
+from vivace.text.normalize.rules import MAX_TOKEN, LanguageRules, Rule, Token
 
 _RULES: tuple[Rule, ...] = (
     read_tag,
@@ -74,20 +74,13 @@ _PLAIN_RULES: tuple[Rule, ...] = (
     read_reference,
     read_cross,
 )
-_PLAIN_WORD = re.compile(r"[A-Z]?[a-z]+(?:['-][a-z]+)*|A|I'[a-z]+|")
+_WORD = r"[A-Z]?[a-z]+(?:['-][a-z]+)*|A|I'[a-z]+"
+_PLAIN_WORD = re.compile(rf"{_WORD}|")
+_UNCHANGED = re.compile(
+    rf"(?P<space>\s*)(?!\S{{{MAX_TOKEN}}})(?P<core>{_WORD})(?P<trail>[,;!?]?)(?!\S)"
+)
 _UNITS = LONE_UNITS | SPELLED_UNITS
 _MAY_CHANGE = WITHOUT_STOP | NAMES | _UNITS | SMALL_NUMERALS  # plain words that a rule may change
-_PLAIN_TRAILS = ("", ",", ";", "!", "?")
-
-
-def _is_unchanged(token: Token) -> bool:
-    return (
-        not token.lead
-        and token.trail in _PLAIN_TRAILS
-        and token.core != ""
-        and token.core not in _MAY_CHANGE
-        and _PLAIN_WORD.fullmatch(token.core) is not None
-    )
 
 
 def _rules(token: Token) -> Sequence[Rule]:
@@ -99,7 +92,8 @@ def _rules(token: Token) -> Sequence[Rule]:
 
 RULES = LanguageRules(
     rules=_rules,
-    is_unchanged=_is_unchanged,
+    unchanged=_UNCHANGED,
+    may_change=_MAY_CHANGE,
     plain_signs=plain_signs,
     read_leftovers=read_leftovers,
 )

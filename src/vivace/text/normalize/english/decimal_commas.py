@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from vivace.text.normalize.english.money import read_money
 from vivace.text.normalize.english.unit_names import unit_words
@@ -25,7 +24,7 @@ def read_decimal_comma(reader: TokenReader, token: Token) -> Reading | None:
         core = token.core.translate(_EXCHANGED)
     else:
         return None
-    english = replace(token, core=core)
+    english = token._replace(core=core)
     return read_money(reader, english) or read_number(reader, english)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from dataclasses import replace
 
 from vivace.text.normalize.english.numbers import (
     NUMBER,
@@ -201,7 +200,7 @@ def _fraction(above: int, below: int) -> str:
 def read_range(reader: TokenReader, token: Token) -> Reading | None:
     """`10-20`, `1990–2000`, `3-5 kg`, `16:9`, `4x4`, `1920x1080`, `9.8/10`."""
     if token.core[:1] in ("~", "≈") and _RANGE.fullmatch(token.core, 1):  # "~2-3 weeks"
-        reading = read_range(reader, replace(token, core=token.core[1:]))
+        reading = read_range(reader, token._replace(core=token.core[1:]))
         return None if reading is None else replace(reading, words=f"about {reading.words}")
     if found := _RANGE.fullmatch(token.core):
         low, high, unit = found[1], found[3], found[4]
@@ -258,8 +257,10 @@ def _read_other(text: str) -> Reading | None:
 
 def read_cross(reader: TokenReader, token: Token) -> Reading | None:
     """The "x" of `10 x 12`."""
+    if token.text != "x":
+        return None
     before, following = reader.before, reader.token(1)
-    if token.text != "x" or before is None or following is None:
+    if before is None or following is None:
         return None
     is_between = before.core[:1].isdigit() and following.core[:1].isdigit()
     if is_between and before.core.isdecimal() and _MASS.fullmatch(following.core):

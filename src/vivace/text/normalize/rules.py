@@ -120,11 +120,12 @@ class TokenReader:
     def skip_unchanged(self, rules: LanguageRules) -> str:
         """Move past the words that no rule changes; return them with the space before each."""
         start, words = self._place, list[re.Match[str]]()
-        while word := rules.unchanged.match(self._rest, self._place):
+        while word := rules.plain_word.match(self._rest, self._place):
+            space, core, trail = word.groups()
             is_open = word.end() == len(self._rest) and not self._is_final
-            if is_open or word["core"] in rules.may_change:
+            if is_open or not rules.is_unchanged(core, trail):
                 break
-            if is_break(word["space"]):
+            if is_break(space):
                 self.before, self.is_quoted = None, False
                 words.clear()
             words.append(word)
@@ -182,10 +183,8 @@ class LanguageRules:
     """The normalization of one language."""
 
     rules: Callable[[Token], Sequence[Rule]]  # the rules to try for a word, in order
-    # A word that no rule changes, unless its core is in `may_change`. Its groups are those of a
-    # `Token`: `space`, `core` and `trail`.
-    unchanged: re.Pattern[str]
-    may_change: frozenset[str]
+    plain_word: re.Pattern[str]  # with the groups `space`, `core` and `trail`, as in a `Token`
+    is_unchanged: Callable[[str, str], bool]  # whether no rule changes a plain word: core, trail
     plain_signs: Callable[[str], str]  # rewrites signs that the voice does not know
     read_leftovers: Callable[[str], str]  # reads what no rule has read
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from vivace.text.normalize.english.abbreviations import WITHOUT_STOP, read_abbreviation
+from vivace.text.normalize.english.abbreviations import (
+    WITH_STOP,
+    WITHOUT_STOP,
+    read_abbreviation,
+)
 from vivace.text.normalize.english.addresses import read_address
 from vivace.text.normalize.english.angles import read_angle
 from vivace.text.normalize.english.capitals import read_capitals
@@ -76,15 +80,23 @@ _PLAIN_RULES: tuple[Rule, ...] = (
 )
 _WORD = r"[A-Z]?[a-z]+(?:['-][a-z]+)*|A|I'[a-z]+"
 _PLAIN_WORD = re.compile(rf"{_WORD}|")
-_UNCHANGED = re.compile(
-    rf"(?P<space>\s*)(?!\S{{{MAX_TOKEN}}})(?P<core>{_WORD})(?P<trail>[,;!?]?)(?!\S)"
+_WORD_IN_TEXT = re.compile(
+    rf"(?P<space>\s*)(?!\S{{{MAX_TOKEN}}})(?P<core>{_WORD})(?P<trail>[.,;!?]?)(?!\S)"
 )
 _UNITS = LONE_UNITS | SPELLED_UNITS
 _MAY_CHANGE = WITHOUT_STOP | NAMES | _UNITS | SMALL_NUMERALS  # plain words that a rule may change
+_SIGNS_OF_PROSE = frozenset(".,;:!?…\"“”'‘’()")
+
+
+def _is_unchanged(core: str, trail: str) -> bool:
+    if trail == "." and not (core.isalpha() and core.lower() not in WITH_STOP):
+        return False
+    return core not in _MAY_CHANGE
 
 
 def _rules(token: Token) -> Sequence[Rule]:
     is_plain = "." not in token.trail and "|" not in token.lead
+    is_plain |= token.core.isalpha() and _SIGNS_OF_PROSE.issuperset(token.lead + token.trail)
     if is_plain and _PLAIN_WORD.fullmatch(token.core):
         return _PLAIN_RULES if token.core else (read_sign, read_source)
     return _RULES
@@ -92,8 +104,8 @@ def _rules(token: Token) -> Sequence[Rule]:
 
 RULES = LanguageRules(
     rules=_rules,
-    unchanged=_UNCHANGED,
-    may_change=_MAY_CHANGE,
+    plain_word=_WORD_IN_TEXT,
+    is_unchanged=_is_unchanged,
     plain_signs=plain_signs,
     read_leftovers=read_leftovers,
 )

@@ -66,12 +66,12 @@ class PartReader:
     def feed(self, piece: str) -> None:
         self._add(self._pipeline.feed(piece))
 
-    def finish(self, error: Exception | None = None) -> None:
-        """No more text follows; `error` is the reason why the text ended early."""
+    def finish(self, piece: str = "", *, error: Exception | None = None) -> None:
+        """No text follows the last `piece`; `error` is the reason why the text ended early."""
         if not self._is_complete:
             self._is_complete = True
             self._fail(error)
-            self._add(self._pipeline.finish())
+            self._add(self._pipeline.finish(piece))
 
     def settle(self) -> bool:
         """Take in a sentence that has certainly ended; return whether a part is available."""
@@ -167,13 +167,13 @@ class PartReader:
         self._error = self._error or error
 
     def _add(self, events: Sequence[Event]) -> None:
+        self._fail(self._pipeline.error)
         for event in events:
             if not isinstance(event, str):
                 self._events.append(event)
                 self._skipper = LetterSkipper(self._letters, self.skipped)
             elif text := self._without_foreign(event):
                 self._events.append(text)
-        self._fail(self._pipeline.error)
 
     def _without_foreign(self, event: str) -> str:
         """Leave out foreign letters if the checkpoint rejects each of them."""

@@ -76,7 +76,8 @@ class BreakReader:
         self._held += piece
         return self._read(is_final=False)
 
-    def finish(self) -> str:
+    def finish(self, piece: str = "") -> str:
+        self._held += piece
         rest = self._read(is_final=True)
         self._held = ""
         self._begin()

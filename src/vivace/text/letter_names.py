@@ -36,8 +36,8 @@ class LetterNames:
             held = _OPEN.search(text, held.start() + 1)
         return self._read(text, held.start() if held else len(text))
 
-    def finish(self) -> str:
-        text = self._before + self._held
+    def finish(self, piece: str = "") -> str:
+        text = self._before + self._held + piece
         rest = self._read(text, len(text))
         self._before, self._begins_sentence = "", True
         return rest

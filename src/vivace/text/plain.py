@@ -44,9 +44,9 @@ class PlainText:
         """Return all text except white space and stops at its end."""
         return self._read(self._held + piece, is_final=False)
 
-    def finish(self, *, is_inside: bool = False) -> str:
+    def finish(self, piece: str = "", *, is_inside: bool = False) -> str:
         """Return the rest of the utterance. `is_inside`: the sentence continues in the next one."""
-        rest = self._read(self._held, is_final=True)
+        rest = self._read(self._held + piece, is_final=True)
         if self._rules.end_stop and not is_inside and _is_open(self._before):
             rest += "."
         self._before = ""

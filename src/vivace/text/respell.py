@@ -36,8 +36,7 @@ Match = tuple[int, str]  # end of the match, replacement
 
 def respell(text: str, tries: Sequence[Trie] = (), *, is_english: bool = False) -> str:
     """Respell a whole text."""
-    respeller = Respeller(tries, is_english=is_english)
-    return respeller.feed(text) + respeller.finish()
+    return Respeller(tries, is_english=is_english).finish(text)
 
 
 class Respeller:
@@ -59,19 +58,18 @@ class Respeller:
         self._before = self._held = ""
 
     def feed(self, piece: str) -> str:
-        if not self._exact and self._words is None and not self._held and "[" not in piece:
-            return piece
-        self._held += piece
-        return self._read(is_final=False)
+        return self._read(piece, is_final=False)
 
-    def finish(self) -> str:
-        rest = self._read(is_final=True)
+    def finish(self, piece: str = "") -> str:
+        rest = self._read(piece, is_final=True)
         self._before = ""
         self._end_word()
         return rest
 
-    def _read(self, *, is_final: bool) -> str:
-        text = self._before + self._held
+    def _read(self, piece: str, *, is_final: bool) -> str:
+        if not self._exact and self._words is None and not self._held and "[" not in piece:
+            return piece
+        text = self._before + self._held + piece
         plain = plain_apostrophes(text)
         folded = _fold_all(plain) if any(self._folded) else ""
         done = place = len(self._before)

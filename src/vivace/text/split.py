@@ -81,8 +81,7 @@ def split_sentences(text: str, max_chars: int = 300) -> list[str]:
     The parts are substrings of the text in order. Only white space lies before, between and after
     them. No part is empty, begins or ends with white space, or is longer than `max_chars`.
     """
-    splitter = SentenceSplitter(max_chars)
-    return splitter.feed(text) + splitter.finish()
+    return SentenceSplitter(max_chars).finish(text)
 
 
 class SentenceSplitter:
@@ -110,8 +109,9 @@ class SentenceSplitter:
         self._start = 0
         return self._take()
 
-    def finish(self) -> list[str]:
-        """Return the rest. The next piece begins another text."""
+    def finish(self, piece: str = "") -> list[str]:
+        """Return the rest with its last piece. The next piece begins another text."""
+        self._text += piece
         self._search(is_final=True)
         self._end_sentence(len(self._text), len(self._text))
         self._text, self._start, self._scan = "", 0, 0

@@ -29,11 +29,12 @@ class Tidier:
     def feed(self, piece: str) -> str:
         return self._limit_spaces(self._join_halves(piece))
 
-    def finish(self) -> str:
+    def finish(self, piece: str = "") -> str:
         """Leave out a lone surrogate at the end. The next piece begins another text."""
+        rest = self.feed(piece)
         self._drop_half(self._half, 0)
         self._half, self._num_chars, self._num_spaces = "", 0, 0
-        return ""
+        return rest
 
     def _join_halves(self, piece: str) -> str:
         piece = self._half + piece

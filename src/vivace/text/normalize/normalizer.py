@@ -25,7 +25,8 @@ class LiveNormalizer:
         self._reader.feed(piece)
         return self._read()
 
-    def finish(self) -> str:
+    def finish(self, piece: str = "") -> str:
+        self._reader.feed(piece)
         self._reader.end()
         rest = self._read() + self._reader.take_rest()
         self._reader = TokenReader(self._read_alone)
@@ -67,8 +68,7 @@ class LiveNormalizer:
         return len(self._read_alone(str(written)).split())
 
     def _read_alone(self, text: str) -> str:
-        alone = LiveNormalizer(self._rules)
-        return (alone.feed(text) + alone.finish()).strip()
+        return LiveNormalizer(self._rules).finish(text).strip()
 
     def _apply_rules(self, token: Token) -> Reading:
         readings = (rule(self._reader, token) for rule in self._rules.rules(token))

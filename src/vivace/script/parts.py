@@ -65,19 +65,23 @@ class PartReader:
 
     def feed(self, piece: str) -> None:
         self._add(self._pipeline.feed(piece))
+        self._fail(self._pipeline.error)
 
     def finish(self, piece: str = "", *, error: Exception | None = None) -> None:
         """No text follows the last `piece`; `error` is the reason why the text ended early."""
         if not self._is_complete:
             self._is_complete = True
             self._fail(error)
-            self._add(self._pipeline.finish(piece))
+            events = self._pipeline.finish(piece)
+            self._fail(self._pipeline.error)
+            self._add(events)
 
     def settle(self) -> bool:
         """Take in a sentence that has certainly ended; return whether a part is available."""
         if self._options.packing == "words" or self._is_complete:
             return False
         self._add(self._pipeline.settle())
+        self._fail(self._pipeline.error)
         return bool(self._events)
 
     @property
@@ -167,7 +171,6 @@ class PartReader:
         self._error = self._error or error
 
     def _add(self, events: Sequence[Event]) -> None:
-        self._fail(self._pipeline.error)
         for event in events:
             if not isinstance(event, str):
                 self._events.append(event)

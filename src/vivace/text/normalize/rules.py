@@ -21,7 +21,6 @@ _TRAILS = ".,;:!?…)]}>\"“”'‘’»›*_`~|"
 _OPERATORS = frozenset("+-−–=*×÷/<>≤≥≠≈±")
 _QUOTES = re.compile('["“”]')
 _SOLID = re.compile(rf"\S{{1,{MAX_TOKEN}}}")
-_AROUND = re.compile(rf"([{re.escape(_LEADS)}]*)(.*?)([{re.escape(_TRAILS)}]*)", re.DOTALL)
 
 
 class Token(NamedTuple):
@@ -53,17 +52,17 @@ def is_break(space: str) -> bool:
 
 
 def make_token(space: str, text: str, written: str) -> Token:
+    num_signs = 0  # at the start, of the core
     if text[0] in "~<>" and text[1:2].isdigit():  # "about", "less than", "more than"
-        parts = _AROUND.fullmatch(text, 1)
-        assert parts is not None
-        return Token(space, "", text[0] + parts[2], parts[3], written)
-    if text.startswith(("~/", "::")):  # a home folder, an address
-        parts = _AROUND.fullmatch(text, 2)
-        assert parts is not None
-        return Token(space, "", text[:2] + parts[1] + parts[2], parts[3], written)
-    parts = _AROUND.fullmatch(text)
-    assert parts is not None
-    return Token(space, parts[1], parts[2], parts[3], written)
+        num_signs = 1
+    elif text.startswith(("~/", "::")):  # a home folder, an address
+        num_signs = 2
+    rest = text[num_signs:].lstrip(_LEADS)
+    core = rest.rstrip(_TRAILS)
+    lead, trail = text[: len(text) - len(rest)], rest[len(core) :]
+    if num_signs:
+        lead, core = "", lead + core
+    return Token(space, lead, core, trail, written)
 
 
 class NeedsMore(Exception):
@@ -118,25 +117,34 @@ class TokenReader:
         return skipped
 
     def skip_unchanged(self, rules: LanguageRules) -> str:
-        """Move past the words that no rule changes; return them with the space before each."""
-        start, words = self._place, list[re.Match[str]]()
-        while word := rules.plain_word.match(self._rest, self._place):
-            space, core, trail = word.groups()
-            is_open = word.end() == len(self._rest) and not self._is_final
-            if is_open or not rules.is_unchanged(core, trail):
-                break
-            if is_break(space):
-                self.before, self.is_quoted = None, False
-                words.clear()
-            words.append(word)
-            self._place = word.end()
-            if self._tokens:
-                self._tokens.popleft()
-        for word in words[-2:]:
-            self._pass(Token(word["space"], "", word["core"], word["trail"], word[0]))
-            self.is_after_word = not word["trail"]
-        self._end = max(self._end, self._place)
+        """Move past words that no rule changes; return them with the white space before each."""
+        start = self._place
+        while self._skip_run(rules):
+            pass
         return self._rest[start : self._place]
+
+    def _skip_run(self, rules: LanguageRules) -> bool:
+        """Move past a run of words that no rule changes; return whether there is one."""
+        start = skip_spaces(self._rest, self._place)
+        run = rules.plain_words.match(self._rest, start)
+        if run is None:
+            return False
+        words = run[0].split()
+        num_words = len(words) - (run.end() == len(self._rest) and not self._is_final)
+        if not rules.exceptions.isdisjoint(words):
+            num_words = next(n for n, word in enumerate(words) if word in rules.exceptions)
+        if num_words < 1:
+            return False
+        if is_break(self._rest[self._place : start]):
+            self.before, self.is_quoted = None, False
+        for word in words[max(0, num_words - 2) : num_words]:
+            self._pass(make_token(" ", word, word))
+        self.is_after_word = words[num_words - 1][-1].isalnum()
+        self._place = run.end() - sum([len(word) + 1 for word in words[num_words:]])
+        for _ in range(min(num_words, len(self._tokens))):
+            self._tokens.popleft()
+        self._end = max(self._end, self._place)
+        return True
 
     def _pass(self, token: Token) -> None:
         self.earlier, self.before = (None if token.is_apart else self.before), token
@@ -183,8 +191,8 @@ class LanguageRules:
     """The normalization of one language."""
 
     rules: Callable[[Token], Sequence[Rule]]  # the rules to try for a word, in order
-    plain_word: re.Pattern[str]  # with the groups `space`, `core` and `trail`, as in a `Token`
-    is_unchanged: Callable[[str, str], bool]  # whether no rule changes a plain word: core, trail
+    plain_words: re.Pattern[str]  # words that no rule changes, with one white space between them
+    exceptions: frozenset[str]  # words of this form that a rule may change
     plain_signs: Callable[[str], str]  # rewrites signs that the voice does not know
     read_leftovers: Callable[[str], str]  # reads what no rule has read
 

@@ -80,18 +80,17 @@ _PLAIN_RULES: tuple[Rule, ...] = (
 )
 _WORD = r"[A-Z]?[a-z]+(?:['-][a-z]+)*|A|I'[a-z]+"
 _PLAIN_WORD = re.compile(rf"{_WORD}|")
-_WORD_IN_TEXT = re.compile(
-    rf"(?P<space>\s*)(?!\S{{{MAX_TOKEN}}})(?P<core>{_WORD})(?P<trail>[.,;!?]?)(?!\S)"
-)
+_IN_RUN = rf"(?!\S{{{MAX_TOKEN}}})(?:(?:{_WORD})[,;!?]?|[A-Z]?[a-z]+\.)(?!\S)"
+_PLAIN_WORDS = re.compile(rf"{_IN_RUN}(?:\s{_IN_RUN}){{0,31}}")
 _UNITS = LONE_UNITS | SPELLED_UNITS
 _MAY_CHANGE = WITHOUT_STOP | NAMES | _UNITS | SMALL_NUMERALS  # plain words that a rule may change
+_EXCEPTIONS = frozenset(
+    (
+        *(f"{word}{sign}" for word in _MAY_CHANGE for sign in ("", *",;!?.")),
+        *(f"{form}." for word in WITH_STOP for form in (word, word.capitalize())),
+    )
+)
 _SIGNS_OF_PROSE = frozenset(".,;:!?…\"“”'‘’()")
-
-
-def _is_unchanged(core: str, trail: str) -> bool:
-    if trail == "." and not (core.isalpha() and core.lower() not in WITH_STOP):
-        return False
-    return core not in _MAY_CHANGE
 
 
 def _rules(token: Token) -> Sequence[Rule]:
@@ -104,8 +103,8 @@ def _rules(token: Token) -> Sequence[Rule]:
 
 RULES = LanguageRules(
     rules=_rules,
-    plain_word=_WORD_IN_TEXT,
-    is_unchanged=_is_unchanged,
+    plain_words=_PLAIN_WORDS,
+    exceptions=_EXCEPTIONS,
     plain_signs=plain_signs,
     read_leftovers=read_leftovers,
 )

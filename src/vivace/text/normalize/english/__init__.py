@@ -78,9 +78,15 @@ _PLAIN_RULES: tuple[Rule, ...] = (
     read_reference,
     read_cross,
 )
-_WORD = r"[A-Z]?[a-z]+(?:['-][a-z]+)*|A|I'[a-z]+"
-_PLAIN_WORD = re.compile(rf"{_WORD}|")
-_IN_RUN = rf"(?!\S{{{MAX_TOKEN}}})(?:(?:{_WORD})[,;!?]?|[A-Z]?[a-z]+\.)(?!\S)"
+_LOWER = r"[a-z]+(?:['-][a-z]+)*"
+_PLAIN_WORD = re.compile(rf"[A-Z]?{_LOWER}|A|I'[a-z]+|")
+_ENDED = r"[A-Z]?[a-z]+(?:'[a-z]+)?"  # may have a full stop
+_ENDED_WORD = re.compile(_ENDED)
+# "I" is no numeral after a sign or a word in lower case.
+_IN_RUN = (
+    rf"(?!\S{{{MAX_TOKEN}}})(?:"
+    rf"(?:{_LOWER}(?: I)?|[A-Z]{_LOWER}|(?<=[.,;!?] )I|A|I'[a-z]+)[,;!?]?|{_ENDED}\.)(?!\S)"
+)
 _PLAIN_WORDS = re.compile(rf"{_IN_RUN}(?:\s{_IN_RUN}){{0,31}}")
 _UNITS = LONE_UNITS | SPELLED_UNITS
 _MAY_CHANGE = WITHOUT_STOP | NAMES | _UNITS | SMALL_NUMERALS  # plain words that a rule may change
@@ -94,10 +100,14 @@ _SIGNS_OF_PROSE = frozenset(".,;:!?…\"“”'‘’()")
 
 
 def _rules(token: Token) -> Sequence[Rule]:
-    is_plain = "." not in token.trail and "|" not in token.lead
-    is_plain |= token.core.isalpha() and _SIGNS_OF_PROSE.issuperset(token.lead + token.trail)
-    if is_plain and _PLAIN_WORD.fullmatch(token.core):
-        return _PLAIN_RULES if token.core else (read_sign, read_source)
+    core = token.core
+    if "." not in token.trail and "|" not in token.lead and _PLAIN_WORD.fullmatch(core):
+        return _PLAIN_RULES if core else (read_sign, read_source)
+    if _SIGNS_OF_PROSE.issuperset(token.lead + token.trail):
+        if core == "I":
+            return (read_capitals,)  # "World War I"
+        if _ENDED_WORD.fullmatch(core):
+            return _PLAIN_RULES
     return _RULES
 
 

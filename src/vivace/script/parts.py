@@ -241,6 +241,8 @@ class _Beginning:
 
     def _is_enough(self, part: str) -> bool:
         self._is_found = self._is_found or self._options.is_speakable(part)
+        if part.isascii() and not self._num_foreign:  # the usual part
+            return self._is_found
         own, foreign = self._letters.count(part)
         self._num_own, self._num_foreign = self._num_own + own, self._num_foreign + foreign
         return self._is_found and self._num_own >= self._num_foreign

@@ -122,7 +122,7 @@ class TextPipeline:
         if rest is None:
             return []
         self._tail = ""
-        return self._finish_part(rest)
+        return [*self._finish_part(rest)]
 
     def finish(self, piece: str = "") -> list[Event]:
         """Return the rest with its last piece."""

@@ -8,7 +8,8 @@ on the pieces.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 
 from vivace.text.breaks import skip_spaces
 from vivace.text.normalize.rules import NeedsMore
@@ -54,7 +55,7 @@ class Respeller:
         self._exact = [trie.exact for trie in tries]
         self._folded = [trie.folded for trie in tries]
         self._is_english = is_english
-        self._starts = _starts({first for trie in tries for first in trie.firsts})
+        self._starts = _starts(frozenset(first for trie in tries for first in trie.firsts))
         self._before = self._held = ""
 
     def feed(self, piece: str) -> str:
@@ -131,9 +132,10 @@ class Respeller:
         return words[0].upper() + words[1:] if first.isupper() and words[0].islower() else words
 
 
-def _starts(firsts: Iterable[str]) -> re.Pattern[str]:
+@lru_cache(maxsize=64)
+def _starts(firsts: frozenset[str]) -> re.Pattern[str]:
     """A pattern for places where a mark or an entry may begin."""
-    firsts = set(firsts) - {"["}
+    firsts -= {"["}
     words = "".join(re.escape(one) for one in firsts if kind_of(one) is Kind.WORD)
     others = "".join(re.escape(one) for one in firsts if kind_of(one) is not Kind.WORD)
     after_none = rf"(?<![A-Za-z0-9_])[{words}]|" if words else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from dataclasses import replace
 
 from vivace.text.normalize.english.numbers import (
     NUMBER,

@@ -10,7 +10,6 @@ import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from vivace.text.breaks import skip_spaces
 
@@ -23,7 +22,8 @@ _QUOTES = re.compile('["“”]')
 _SOLID = re.compile(rf"\S{{1,{MAX_TOKEN}}}")
 
 
-class Token(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Token:
     """A word with the white space and signs before it and the signs after it."""
 
     space: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from vivace.text.normalize.english.money import read_money
 from vivace.text.normalize.english.unit_names import unit_words
@@ -24,7 +25,7 @@ def read_decimal_comma(reader: TokenReader, token: Token) -> Reading | None:
         core = token.core.translate(_EXCHANGED)
     else:
         return None
-    english = token._replace(core=core)
+    english = replace(token, core=core)
     return read_money(reader, english) or read_number(reader, english)
 
 

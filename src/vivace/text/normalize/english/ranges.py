@@ -201,7 +201,7 @@ def _fraction(above: int, below: int) -> str:
 def read_range(reader: TokenReader, token: Token) -> Reading | None:
     """`10-20`, `1990–2000`, `3-5 kg`, `16:9`, `4x4`, `1920x1080`, `9.8/10`."""
     if token.core[:1] in ("~", "≈") and _RANGE.fullmatch(token.core, 1):  # "~2-3 weeks"
-        reading = read_range(reader, token._replace(core=token.core[1:]))
+        reading = read_range(reader, replace(token, core=token.core[1:]))
         return None if reading is None else replace(reading, words=f"about {reading.words}")
     if found := _RANGE.fullmatch(token.core):
         low, high, unit = found[1], found[3], found[4]

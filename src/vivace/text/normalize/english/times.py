@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from vivace.text.normalize.english.abbreviations import stop_after
 from vivace.text.normalize.english.dates import DAYS, MONTHS, read_numeric
@@ -41,7 +42,7 @@ def read_time(reader: TokenReader, token: Token) -> Reading | None:
     if (found := _WITH_STOP.fullmatch(token.core)) is not None:
         if not found[3] and not _ONLY_HALF.fullmatch(core_after(reader, 1)):
             return None
-        token = token._replace(core=token.core.replace(".", ":", 1))
+        token = replace(token, core=token.core.replace(".", ":", 1))
     if (span := _SPAN.fullmatch(token.core)) is not None:
         first, last = _say(span[1], is_first=True), _say(span[2])
         if first is None or last is None or not any(sign in token.core for sign in ":aApP"):

@@ -11,7 +11,7 @@ export const scriptsOf = (letter) => new Set(/\p{L}/u.test(letter) ? [/\p{Script
 // Reads spelling marks such as `[spell: NASA]`.
 export const respeller = (findPattern, readMark) => class {
 	feed(text) { return findPattern().sub((mark) => readMark(mark, { is_english: true }), text); }
-	finish() { return ""; }
+	finish(text = "") { return this.feed(text); }
 };
 
 export class Unsupported {

@@ -195,7 +195,8 @@ def read_seven(reader: TokenReader, token: Token) -> Reading | None:
 
 GERMAN = LanguageRules(
     rules=lambda token: (read_seven,),
-    is_unchanged=lambda token: token.text.isalpha(),
+    plain_words=re.compile(r"[A-Za-z]+(?: [A-Za-z]+)*(?!\S)"),
+    exceptions=frozenset(("Uhr",)),
     plain_signs=lambda text: text.replace("„", "").replace("“", ""),
     read_leftovers=lambda text: text,
 )

@@ -65,19 +65,23 @@ class PartReader:
 
     def feed(self, piece: str) -> None:
         self._add(self._pipeline.feed(piece))
+        self._fail(self._pipeline.error)
 
-    def finish(self, error: Exception | None = None) -> None:
-        """No more text follows; `error` is the reason why the text ended early."""
+    def finish(self, piece: str = "", *, error: Exception | None = None) -> None:
+        """No text follows the last `piece`; `error` is the reason why the text ended early."""
         if not self._is_complete:
             self._is_complete = True
             self._fail(error)
-            self._add(self._pipeline.finish())
+            events = self._pipeline.finish(piece)
+            self._fail(self._pipeline.error)
+            self._add(events)
 
     def settle(self) -> bool:
         """Take in a sentence that has certainly ended; return whether a part is available."""
         if self._options.packing == "words" or self._is_complete:
             return False
         self._add(self._pipeline.settle())
+        self._fail(self._pipeline.error)
         return bool(self._events)
 
     @property
@@ -173,7 +177,6 @@ class PartReader:
                 self._skipper = LetterSkipper(self._letters, self.skipped)
             elif text := self._without_foreign(event):
                 self._events.append(text)
-        self._fail(self._pipeline.error)
 
     def _without_foreign(self, event: str) -> str:
         """Leave out foreign letters if the checkpoint rejects each of them."""
@@ -238,6 +241,8 @@ class _Beginning:
 
     def _is_enough(self, part: str) -> bool:
         self._is_found = self._is_found or self._options.is_speakable(part)
+        if part.isascii() and not self._num_foreign:  # the usual part
+            return self._is_found
         own, foreign = self._letters.count(part)
         self._num_own, self._num_foreign = self._num_own + own, self._num_foreign + foreign
         return self._is_found and self._num_own >= self._num_foreign

@@ -146,7 +146,7 @@ class Script:
 
     def finish(self, error: Exception | None = None) -> None:
         """End a live text; `error` is what its iterator raised."""
-        self._reader.finish(error)
+        self._reader.finish(error=error)
 
     def settle(self) -> bool:
         """Take a sentence that has ended while the writer pauses; return whether there is one."""
@@ -160,8 +160,7 @@ class Script:
 
 def plan_parts(text: str, reader: PartReader) -> list[str | Pause]:
     """All utterances and pauses of a complete text."""
-    reader.feed(text)
-    reader.finish()
+    reader.finish(text)
     parts: list[str | Pause] = []
     while (part := reader.next_part()) is not None:
         last = parts[-1] if parts else None
@@ -179,7 +178,5 @@ def split_verbatim(text: str, options: ScriptOptions) -> list[str | Pause]:
     """Every character of the text, in several utterances only if it is long."""
     if options.max_chars is None or len(text) <= options.max_chars:
         return [text]
-    packer = WholeTextPacker(options)
-    packer.feed(text)
-    events = packer.finish()
+    events = WholeTextPacker(options).finish(text)
     return [seam(options, one) if isinstance(one, Cut) else one for one in events] or [text]

@@ -31,6 +31,8 @@ _LINE_ENDS = "\n\r\v\f\x1c-\x1e\x85\u2028\u2029"  # as in `str.splitlines`
 _LINE_END = re.compile(rf"\r\n|[{_LINE_ENDS}]")
 LINE_END_RUN = re.compile(rf"[{_LINE_ENDS}]\s*")
 _SPACES = re.compile(r"\s+")
+# White space after words, except a single space before another word that is no cell border.
+_GAP = re.compile(r"\s(?!(?<= )[^\s|])")
 _ANY_SPACES = re.compile(r"\s*")
 _TOKEN = re.compile(r"\S+")
 _RULE = re.compile(r"([-*_=~+#.·•–—])\1+")
@@ -74,7 +76,8 @@ class BreakReader:
         self._held += piece
         return self._read(is_final=False)
 
-    def finish(self) -> str:
+    def finish(self, piece: str = "") -> str:
+        self._held += piece
         rest = self._read(is_final=True)
         self._held = ""
         self._begin()
@@ -84,7 +87,7 @@ class BreakReader:
         text, place, out = self._held, 0, list[str]()
         while place < len(text):
             if self._has_begun:
-                spaces = _SPACES.search(text, place)
+                spaces = _GAP.search(text, place)
                 start = spaces.start() if spaces else len(text)
                 self._pass(text[place:start], out)
                 place = start

@@ -88,8 +88,8 @@ class MarkdownCleaner:
                 self._hold(rest)
         return join([*cleaned, self._begin_line()])
 
-    def finish(self) -> str:
-        rest = self._read(self._comments.finish())
+    def finish(self, piece: str = "") -> str:
+        rest = self._read(self._comments.finish(piece))
         rest += self._end_lines(self._held)
         self._begin()
         return rest

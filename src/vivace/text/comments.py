@@ -36,8 +36,8 @@ class CommentDropper:
         self._last = piece[-1:] or self._last
         return piece
 
-    def finish(self) -> str:
-        rest = self._read(self._held, is_final=True)
+    def finish(self, piece: str = "") -> str:
+        rest = self._read(self._held + piece, is_final=True)
         self._begin()
         return rest
 

@@ -33,8 +33,7 @@ _JOINERS = re.compile(f"[{_ALWAYS}\u200d]*")
 def drop_emoji(text: str) -> str:
     if text.isascii():
         return text
-    dropper = EmojiDropper()
-    return dropper.feed(text) + dropper.finish()
+    return EmojiDropper().finish(text)
 
 
 class EmojiDropper:
@@ -62,8 +61,9 @@ class EmojiDropper:
         self._give(piece[place:], out)
         return join(out)
 
-    def finish(self) -> str:
-        rest = "" if self._is_after else self._space
+    def finish(self, piece: str = "") -> str:
+        rest = self.feed(piece)
+        rest += "" if self._is_after else self._space
         self._begin()
         return rest
 

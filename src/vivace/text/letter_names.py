@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from vivace.text.spans import join, rewrite
 
 _SENTENCE_ENDS = ".!?"
-_START = r"(?<![\w'’.-])"  # no word or abbreviation before
+_LETTER = r"([A-Z])(?<![\w'’.-].)"  # no word or abbreviation before
 _END = r"(?:['’]s)?(?![\w'’])"
 _SPELLED = re.compile(
-    rf"{_START}[A-Z](?= [A-Z]{_END})"  # "A" of "A I"
-    rf"|(?:(?<=\A[A-Z] )|(?<=[^\w'’.-][A-Z] ))[A-Z](?={_END})"  # "A" of "M A"
+    rf"{_LETTER}(?= [A-Z]{_END})"  # "A" of "A I"
+    rf"|[A-Z](?:(?<=\A[A-Z] .)|(?<=[^\w'’.-][A-Z] .))(?={_END})"  # "A" of "M A"
 )
-_OPEN = re.compile(rf"{_START}([A-Z])(?:['’]s?| (?:[A-Z](?:['’]s?)?)?)?\Z")
+_OPEN = re.compile(rf"{_LETTER}(?:['’]s?| (?:[A-Z](?:['’]s?)?)?)?\Z")
 _CONTEXT = 3  # characters before a letter that decide
 
 
@@ -36,8 +36,8 @@ class LetterNames:
             held = _OPEN.search(text, held.start() + 1)
         return self._read(text, held.start() if held else len(text))
 
-    def finish(self) -> str:
-        text = self._before + self._held
+    def finish(self, piece: str = "") -> str:
+        text = self._before + self._held + piece
         rest = self._read(text, len(text))
         self._before, self._begins_sentence = "", True
         return rest

@@ -78,15 +78,16 @@ class BlockPacker:
             text, self._held = text[: run.start()], text[run.start() :]
         events: list[str | Cut] = []
         for start, end, kind in find_blocks(text, has_marks=self._options.plain_breaks):
-            events += self._packer.feed(text[start:end])
-            if kind is not None:
-                events += self._packer.finish()
+            if kind is None:
+                events += self._packer.feed(text[start:end])
+            else:
+                events += self._packer.finish(text[start:end])
                 events.append(Cut(is_paragraph=kind == "paragraph"))
                 self._packer = self._open()
         return events
 
-    def finish(self) -> list[str | Cut]:
-        events = [*self._packer.feed(self._held), *self._packer.finish()]
+    def finish(self, piece: str = "") -> list[str | Cut]:
+        events = [*self.feed(piece), *self._packer.finish(self._held)]
         self._held = ""
         self._packer = self._open()
         return events
@@ -103,8 +104,9 @@ class SentencePacker:
         self._text += piece
         return self._give(self._splitter.feed(piece))
 
-    def finish(self) -> list[str | Cut]:
-        events = self._give(self._splitter.finish())
+    def finish(self, piece: str = "") -> list[str | Cut]:
+        self._text += piece
+        events = self._give(self._splitter.finish(piece))
         return [*events[:-1], Cut()] if events else []
 
     def _give(self, sentences: Sequence[str]) -> list[str | Cut]:
@@ -133,8 +135,8 @@ class WholeTextPacker:
         self._pieces.append(piece)
         return []
 
-    def finish(self) -> list[str | Cut]:
-        text = join(self._pieces)
+    def finish(self, piece: str = "") -> list[str | Cut]:
+        text = join([*self._pieces, piece])
         self._pieces.clear()
         if self._options.max_chars is None:
             return [text] if text.strip() else []
@@ -201,8 +203,8 @@ class WordPacker:
             events += self._read(piece[start : start + _SLICE], is_final=False)
         return events
 
-    def finish(self) -> list[str | Cut]:
-        return self._read("", is_final=True)
+    def finish(self, piece: str = "") -> list[str | Cut]:
+        return [*self.feed(piece), *self._read("", is_final=True)]
 
     def _read(self, piece: str, *, is_final: bool) -> list[str | Cut]:
         self._text += piece

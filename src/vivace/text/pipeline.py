@@ -44,8 +44,8 @@ class Stage(Protocol):
     def feed(self, piece: str) -> str:
         """Return the text that later pieces cannot change."""
 
-    def finish(self) -> str:
-        """Return the rest. The next piece begins another text."""
+    def finish(self, piece: str = "") -> str:
+        """Return the rest with its last piece. The next piece begins another text."""
 
 
 def feed_stages(stages: Sequence[Stage], text: str) -> str:
@@ -54,11 +54,10 @@ def feed_stages(stages: Sequence[Stage], text: str) -> str:
     return text
 
 
-def finish_stages(stages: Sequence[Stage]) -> str:
-    rest = ""
+def finish_stages(stages: Sequence[Stage], piece: str) -> str:
     for stage in stages:
-        rest = stage.feed(rest) + stage.finish()
-    return rest
+        piece = stage.finish(piece)
+    return piece
 
 
 def is_one_utterance(text: str, options: ScriptOptions) -> bool:
@@ -107,10 +106,13 @@ class TextPipeline:
     def feed(self, piece: str) -> list[Event]:
         """Return the events that later pieces cannot change."""
         self._tail = (self._tail + piece)[-MAX_TAIL:]
-        if self._has_spans:
-            piece = SpannedText.read(piece, self._num_chars)
-            self._num_chars += len(piece)
-        return self._read(feed_stages(self._before_pauses, piece))
+        return self._read(feed_stages(self._before_pauses, self._with_spans(piece)))
+
+    def _with_spans(self, piece: str) -> str:
+        if not self._has_spans:
+            return piece
+        start, self._num_chars = self._num_chars, self._num_chars + len(piece)
+        return SpannedText.read(piece, start)
 
     def settle(self) -> list[Event]:
         """Return the last sentence if it has certainly ended, without waiting for more text."""
@@ -120,31 +122,34 @@ class TextPipeline:
         if rest is None:
             return []
         self._tail = ""
-        return [*self._feed_part(rest), *self._finish_part()]
+        return [*self._finish_part(rest)]
 
-    def finish(self) -> list[Event]:
-        rest = finish_stages(self._before_pauses)
-        return [*self._read(rest, is_final=True), *self._finish_part()]
+    def finish(self, piece: str = "") -> list[Event]:
+        """Return the rest with its last piece."""
+        rest = finish_stages(self._before_pauses, self._with_spans(piece))
+        return self._read(rest, is_final=True)
 
     def _read(self, piece: str, *, is_final: bool = False) -> list[Event]:
         text, self._held = self._held + piece, ""
         if not is_final and (mark := OPEN_MARK.search(text)):
             text, self._held = text[: mark.start()], text[mark.start() :]
+        parts, text = parse_pauses(text, self._errors), ""
         events: list[Event] = []
-        for part in parse_pauses(text, self._errors):
+        for part in parts:
             if isinstance(part, Pause):
-                events += [*self._finish_part(), part]
+                events += [*self._finish_part(text), part]
+                text = ""
             else:
-                events += self._feed_part(part)
-        return events
+                text += part
+        return events + (self._finish_part(text) if is_final else self._feed_part(text))
 
     def _feed_part(self, text: str) -> list[str | Cut]:
-        return self._make_plain(self._packer.feed(feed_stages(self._stages, text)))
+        text = feed_stages(self._stages, text) if text else ""
+        return self._make_plain(self._packer.feed(text)) if text else []
 
-    def _finish_part(self) -> list[str | Cut]:
-        """Finish the text before a pause or before the end."""
-        rest = finish_stages(self._stages)
-        events = self._make_plain(self._packer.feed(rest) + self._packer.finish())
+    def _finish_part(self, text: str) -> list[str | Cut]:
+        """Finish the text before a pause or before the end; `text` is its last piece."""
+        events = self._make_plain(self._packer.finish(finish_stages(self._stages, text)))
         if self._plain is not None:
             _append(events, self._plain.finish())
         return events
@@ -195,8 +200,8 @@ class _LengthCheck:
             raise TextTooLongError(self._num_chars, MAX_TEXT_CHARS, "characters, respelled,")
         return piece
 
-    def finish(self) -> str:
-        return ""
+    def finish(self, piece: str = "") -> str:
+        return self.feed(piece)
 
 
 def _append(events: list[str | Cut], rest: str) -> None:

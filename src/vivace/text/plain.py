@@ -14,7 +14,9 @@ from vivace.text.spans import join, substitute
 
 _CLOSERS = "\"'”’»)]}"
 _QUOTES = re.compile("[\"'“”„‘’‚«»]")
-_RUN = re.compile(rf"[\s.…“„‘‚«{re.escape(_CLOSERS)}]+")
+_SIGNS = rf"\s.…“„‘‚«{re.escape(_CLOSERS)}"
+# White space and signs, except a single space between two words.
+_RUN = re.compile(rf"[{_SIGNS}](?!(?<=[^{_SIGNS}] )[^{_SIGNS}])[{_SIGNS}]*")
 _ELLIPSIS = re.compile(r"\s*(?:\.(?:\s?\.)+|\.*…[.…]*)")
 _SPACES = re.compile(r"\s+")
 _LETTER = re.compile(r"(?:\A|[^\w'’.-])[A-Z]\Z")
@@ -42,9 +44,9 @@ class PlainText:
         """Return all text except white space and stops at its end."""
         return self._read(self._held + piece, is_final=False)
 
-    def finish(self, *, is_inside: bool = False) -> str:
+    def finish(self, piece: str = "", *, is_inside: bool = False) -> str:
         """Return the rest of the utterance. `is_inside`: the sentence continues in the next one."""
-        rest = self._read(self._held, is_final=True)
+        rest = self._read(self._held + piece, is_final=True)
         if self._rules.end_stop and not is_inside and _is_open(self._before):
             rest += "."
         self._before = ""

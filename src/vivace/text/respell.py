@@ -8,7 +8,8 @@ on the pieces.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 
 from vivace.text.breaks import skip_spaces
 from vivace.text.normalize.rules import NeedsMore
@@ -36,8 +37,7 @@ Match = tuple[int, str]  # end of the match, replacement
 
 def respell(text: str, tries: Sequence[Trie] = (), *, is_english: bool = False) -> str:
     """Respell a whole text."""
-    respeller = Respeller(tries, is_english=is_english)
-    return respeller.feed(text) + respeller.finish()
+    return Respeller(tries, is_english=is_english).finish(text)
 
 
 class Respeller:
@@ -55,23 +55,22 @@ class Respeller:
         self._exact = [trie.exact for trie in tries]
         self._folded = [trie.folded for trie in tries]
         self._is_english = is_english
-        self._starts = _starts({first for trie in tries for first in trie.firsts})
+        self._starts = _starts(frozenset(first for trie in tries for first in trie.firsts))
         self._before = self._held = ""
 
     def feed(self, piece: str) -> str:
-        if not self._exact and self._words is None and not self._held and "[" not in piece:
-            return piece
-        self._held += piece
-        return self._read(is_final=False)
+        return self._read(piece, is_final=False)
 
-    def finish(self) -> str:
-        rest = self._read(is_final=True)
+    def finish(self, piece: str = "") -> str:
+        rest = self._read(piece, is_final=True)
         self._before = ""
         self._end_word()
         return rest
 
-    def _read(self, *, is_final: bool) -> str:
-        text = self._before + self._held
+    def _read(self, piece: str, *, is_final: bool) -> str:
+        if not self._exact and self._words is None and not self._held and "[" not in piece:
+            return piece
+        text = self._before + self._held + piece
         plain = plain_apostrophes(text)
         folded = _fold_all(plain) if any(self._folded) else ""
         done = place = len(self._before)
@@ -133,9 +132,10 @@ class Respeller:
         return words[0].upper() + words[1:] if first.isupper() and words[0].islower() else words
 
 
-def _starts(firsts: Iterable[str]) -> re.Pattern[str]:
+@lru_cache(maxsize=64)
+def _starts(firsts: frozenset[str]) -> re.Pattern[str]:
     """A pattern for places where a mark or an entry may begin."""
-    firsts = set(firsts) - {"["}
+    firsts -= {"["}
     words = "".join(re.escape(one) for one in firsts if kind_of(one) is Kind.WORD)
     others = "".join(re.escape(one) for one in firsts if kind_of(one) is not Kind.WORD)
     after_none = rf"(?<![A-Za-z0-9_])[{words}]|" if words else ""

@@ -42,7 +42,8 @@ class ShortSentences:
         self._text += piece
         return self._read(is_final=False)
 
-    def finish(self) -> str:
+    def finish(self, piece: str = "") -> str:
+        self._text += piece
         out = [self._read(is_final=True)]
         self._give_held(out, is_short=self._is_short(self._text))
         rest = join([*out, self._text])

@@ -29,10 +29,16 @@ _LIST_MARK_CHARS = 8  # characters after a line end that show a list mark
 
 _WIDE_STOPS = "。！？｡．"  # no space follows
 _IS_CJK = re.compile(f"[{HAN_AND_KANA}{HANGUL}「『（《〈【]")
-# A stop, a run of white space, or one space that may become a run.
-_CANDIDATE = re.compile(rf"[.!?…{_WIDE_STOPS}]{{1,16}}|\s{{2,}}|[\n\r\x85\u2028\u2029]|\s\Z")
+_WIDE = frozenset(_WIDE_STOPS)
+_STOPS = f".!?…{_WIDE_STOPS}"
+# Stops, a run of white space, a line end, or one space that may become a run. A single space
+# between words is none.
+_CANDIDATE = re.compile(
+    rf"[\s{_STOPS}](?!(?<= )\S)"
+    rf"(?:(?<=[{_STOPS}])[{_STOPS}]{{0,15}}|\s+|\Z|(?<=[\n\r\x85\u2028\u2029]))"
+)
 _AROUND_STOP = re.compile(
-    rf"(?P<stops>[.!?…{_WIDE_STOPS}]{{1,16}})"
+    rf"(?P<stops>[{_STOPS}]{{1,16}})"
     r"(?P<closers>(?:[\"'”’“‘)\]}»«›‹」』）】〉》〕*_]|[ \xa0\u202f][»›](?!\w)){0,8})"
     rf"(?P<space>\s{{0,{MAX_SPACES}}})"
     r"(?P<openers>(?:[\"'“”‘’„‚«»‹›(\[{¿¡「『（《〈【*_–—-]\s?){0,8})"
@@ -42,7 +48,7 @@ _AROUND_STOP = re.compile(
 _SENTENCE_END = re.compile(r"[.!?…。！？｡．]+[\"'”’“‘)\]}»«›‹」』）】〉》〕*_\s]*\Z")
 _ENOUGH, _NEXT = 200, "Next"  # characters that decide; start of a following sentence
 _WIDE_CLOSERS = re.compile(r"[”’）」』】〉》〕)\]]{0,8}")
-_WORD_BEFORE = re.compile(r"(?:\b\w\.[ \xa0\u202f]|\b\w{1,4}\.)*\w+\Z")
+_WORD_BEFORE = re.compile(r"\b(?:\w\.[ \xa0\u202f]|\w{1,4}\.)*\w+\Z")
 _NUMBER_BEFORE = re.compile(r"\d[ \xa0\u202f]?\Z")
 _LINE_END = re.compile(r"[\n\r\x85\u2028]")
 _LIST_NUMBER = re.compile(r"\(?(?:\d{1,3}|[a-z]|[IVXLC]{1,5}|[ivx]{1,5})")
@@ -81,8 +87,7 @@ def split_sentences(text: str, max_chars: int = 300) -> list[str]:
     The parts are substrings of the text in order. Only white space lies before, between and after
     them. No part is empty, begins or ends with white space, or is longer than `max_chars`.
     """
-    splitter = SentenceSplitter(max_chars)
-    return splitter.feed(text) + splitter.finish()
+    return SentenceSplitter(max_chars).finish(text)
 
 
 class SentenceSplitter:
@@ -110,8 +115,9 @@ class SentenceSplitter:
         self._start = 0
         return self._take()
 
-    def finish(self) -> list[str]:
-        """Return the rest. The next piece begins another text."""
+    def finish(self, piece: str = "") -> list[str]:
+        """Return the rest with its last piece. The next piece begins another text."""
+        self._text += piece
         self._search(is_final=True)
         self._end_sentence(len(self._text), len(self._text))
         self._text, self._start, self._scan = "", 0, 0
@@ -143,7 +149,7 @@ class SentenceSplitter:
         """The end of the sentence, 0 if it continues, None if more text must arrive."""
         around = _AROUND_STOP.match(self._text, found.start())
         assert around is not None
-        if any(stop in _WIDE_STOPS for stop in around["stops"]):
+        if not _WIDE.isdisjoint(around["stops"]):
             return self._end_at_wide_stop(around)
         if not around["next"]:
             return 0 if _is_break(around["space"]) else None
@@ -185,12 +191,13 @@ class SentenceSplitter:
         if _LIST_NUMBER.fullmatch(self._text, self._start, stop):
             return False
         behind = self._text[max(self._start, stop - _LOOK_BEHIND) : stop]
-        word = _WORD_BEFORE.search(behind)
+        # Only an abbreviation with a full stop inside has spaces.
+        word = _WORD_BEFORE.search(behind, 0 if "." in behind else behind.rfind(" ") + 1)
         if word is None:
             return True
         if word[0].isdecimal():
             return self._is_no_ordinal(word[0], around.start("next"), is_final)
-        key = re.sub(r"\s", "", word[0]).casefold()
+        key = "".join(word[0].split()).casefold()
         if around["next"].isdecimal() and key in _BEFORE_NUMBERS:
             return False
         if _NUMBER_BEFORE.search(behind, 0, word.start()):

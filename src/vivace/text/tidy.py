@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 from vivace.errors import RequestError, TextError
-from vivace.text.spans import GROUP_1, substitute
+from vivace.text.spans import substitute
 
 MAX_SPACES = 64  # in a row; more are dropped
 _SPACES = re.compile(r"\s+")
-_MANY_SPACES = re.compile(rf"(\s{{{MAX_SPACES}}})\s+")
+_TOO_MANY = re.compile(rf"\s(?<=\s{{{MAX_SPACES + 1}}})\s*")
 _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _LONE_HALF = re.compile("[\ud800-\udfff]")
 
@@ -29,11 +29,12 @@ class Tidier:
     def feed(self, piece: str) -> str:
         return self._limit_spaces(self._join_halves(piece))
 
-    def finish(self) -> str:
+    def finish(self, piece: str = "") -> str:
         """Leave out a lone surrogate at the end. The next piece begins another text."""
+        rest = self.feed(piece)
         self._drop_half(self._half, 0)
         self._half, self._num_chars, self._num_spaces = "", 0, 0
-        return ""
+        return rest
 
     def _join_halves(self, piece: str) -> str:
         piece = self._half + piece
@@ -68,7 +69,7 @@ class Tidier:
         self._num_spaces = min(MAX_SPACES, len(text) - len(text.rstrip()))
         if num_lead == kept and len(text) - num_lead <= MAX_SPACES:  # the usual piece
             return text
-        return text[:kept] + substitute(_MANY_SPACES, GROUP_1, text[num_lead:])
+        return text[:kept] + substitute(_TOO_MANY, "", text[num_lead:])
 
 
 def _join_pair(pair: re.Match[str]) -> str:

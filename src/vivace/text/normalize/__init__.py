@@ -18,8 +18,7 @@ LANGUAGES = {"english": "vivace.text.normalize.english"}
 
 def normalize_text(text: str, language: str = "english") -> str:
     """Normalize a whole text; a language without rules raises a KeyError."""
-    normalizer = open_normalizer(language)
-    return normalizer.feed(text) + normalizer.finish()
+    return open_normalizer(language).finish(text)
 
 
 def open_normalizer(language: str) -> LiveNormalizer:

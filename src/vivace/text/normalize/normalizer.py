@@ -25,7 +25,8 @@ class LiveNormalizer:
         self._reader.feed(piece)
         return self._read()
 
-    def finish(self) -> str:
+    def finish(self, piece: str = "") -> str:
+        self._reader.feed(piece)
         self._reader.end()
         rest = self._read() + self._reader.take_rest()
         self._reader = TokenReader(self._read_alone)
@@ -35,6 +36,8 @@ class LiveNormalizer:
         words: list[str] = []
         reader = self._reader
         while True:
+            if unchanged := reader.skip_unchanged(self._rules):
+                words.append(unchanged)
             try:
                 token = reader.token()
                 if token is None:
@@ -47,10 +50,6 @@ class LiveNormalizer:
 
     def _normalize(self, token: Token) -> str:
         reader = self._reader
-        if self._rules.is_unchanged(token):
-            reader.skip(1)
-            reader.is_after_word = not token.trail
-            return token.written
         reading = self._apply_rules(token)
         last = reader.token(reading.num_tokens - 1)
         assert last is not None
@@ -69,8 +68,7 @@ class LiveNormalizer:
         return len(self._read_alone(str(written)).split())
 
     def _read_alone(self, text: str) -> str:
-        alone = LiveNormalizer(self._rules)
-        return (alone.feed(text) + alone.finish()).strip()
+        return LiveNormalizer(self._rules).finish(text).strip()
 
     def _apply_rules(self, token: Token) -> Reading:
         readings = (rule(self._reader, token) for rule in self._rules.rules(token))

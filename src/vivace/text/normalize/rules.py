@@ -20,7 +20,6 @@ _TRAILS = ".,;:!?…)]}>\"“”'‘’»›*_`~|"
 _OPERATORS = frozenset("+-−–=*×÷/<>≤≥≠≈±")
 _QUOTES = re.compile('["“”]')
 _SOLID = re.compile(rf"\S{{1,{MAX_TOKEN}}}")
-_AROUND = re.compile(rf"([{re.escape(_LEADS)}]*)(.*?)([{re.escape(_TRAILS)}]*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +52,17 @@ def is_break(space: str) -> bool:
 
 
 def make_token(space: str, text: str, written: str) -> Token:
+    num_signs = 0  # at the start, of the core
     if text[0] in "~<>" and text[1:2].isdigit():  # "about", "less than", "more than"
-        parts = _AROUND.fullmatch(text, 1)
-        assert parts is not None
-        return Token(space, "", text[0] + parts[2], parts[3], written)
-    if text.startswith(("~/", "::")):  # a home folder, an address
-        parts = _AROUND.fullmatch(text, 2)
-        assert parts is not None
-        return Token(space, "", text[:2] + parts[1] + parts[2], parts[3], written)
-    parts = _AROUND.fullmatch(text)
-    assert parts is not None
-    return Token(space, parts[1], parts[2], parts[3], written)
+        num_signs = 1
+    elif text.startswith(("~/", "::")):  # a home folder, an address
+        num_signs = 2
+    rest = text[num_signs:].lstrip(_LEADS)
+    core = rest.rstrip(_TRAILS)
+    lead, trail = text[: len(text) - len(rest)], rest[len(core) :]
+    if num_signs:
+        lead, core = "", lead + core
+    return Token(space, lead, core, trail, written)
 
 
 class NeedsMore(Exception):
@@ -77,8 +76,9 @@ class TokenReader:
         """`read_alone` returns the words of a part of a token."""
         self.read_alone = read_alone
         self._rest = ""  # text after the last token
-        self._place = 0  # the current place in `_rest`
-        self._tokens: deque[Token] = deque()
+        self._place = 0  # in `_rest`, after the tokens that were skipped
+        self._end = 0  # in `_rest`, after `_tokens`
+        self._tokens: deque[Token] = deque()  # from `_place` on, read in advance
         self._is_final = False
         self.before: Token | None = None  # previous word of the paragraph
         self.earlier: Token | None = None  # the word before `before`
@@ -87,6 +87,7 @@ class TokenReader:
 
     def feed(self, piece: str) -> None:
         self._rest = self._rest[self._place :] + piece
+        self._end -= self._place
         self._place = 0
 
     def end(self) -> None:
@@ -107,24 +108,58 @@ class TokenReader:
         """Move past `num_tokens` tokens and return them."""
         skipped = [self._tokens.popleft() for _ in range(num_tokens)]
         for token in skipped:
-            self.earlier, self.before = (None if token.is_apart else self.before), token
+            self._place += len(token.written)
+            self._pass(token)
             if token.is_apart or _QUOTES.search(token.trail):
                 self.is_quoted = False
             if _QUOTES.search(token.lead) and not _QUOTES.search(token.trail):
                 self.is_quoted = True
         return skipped
 
+    def skip_unchanged(self, rules: LanguageRules) -> str:
+        """Move past words that no rule changes; return them with the white space before each."""
+        start = self._place
+        while self._skip_run(rules):
+            pass
+        return self._rest[start : self._place]
+
+    def _skip_run(self, rules: LanguageRules) -> bool:
+        """Move past a run of words that no rule changes; return whether there is one."""
+        start = skip_spaces(self._rest, self._place)
+        run = rules.plain_words.match(self._rest, start)
+        if run is None:
+            return False
+        words = run[0].split()
+        num_words = len(words) - (run.end() == len(self._rest) and not self._is_final)
+        if not rules.exceptions.isdisjoint(words):
+            num_words = next(n for n, word in enumerate(words) if word in rules.exceptions)
+        if num_words < 1:
+            return False
+        if is_break(self._rest[self._place : start]):
+            self.before, self.is_quoted = None, False
+        for word in words[max(0, num_words - 2) : num_words]:
+            self._pass(make_token(" ", word, word))
+        self.is_after_word = words[num_words - 1][-1].isalnum()
+        self._place = run.end() - sum([len(word) + 1 for word in words[num_words:]])
+        for _ in range(min(num_words, len(self._tokens))):
+            self._tokens.popleft()
+        self._end = max(self._end, self._place)
+        return True
+
+    def _pass(self, token: Token) -> None:
+        self.earlier, self.before = (None if token.is_apart else self.before), token
+
     def take_rest(self) -> str:
         """Return the white space after the last token."""
-        rest, self._rest, self._place = self._rest[self._place :], "", 0
+        rest, self._rest, self._place, self._end = self._rest[self._place :], "", 0, 0
         return rest
 
     def _is_at_break(self) -> bool:
-        return is_break(self._rest[self._place : skip_spaces(self._rest, self._place)])
+        return is_break(self._rest[self._end : skip_spaces(self._rest, self._end)])
 
     def _read(self) -> bool:
         """Read another token; False at the end of the text."""
-        start = skip_spaces(self._rest, self._place)
+        start = skip_spaces(self._rest, self._end)
         solid = _SOLID.match(self._rest, start)
         if solid is None or solid.end() == len(self._rest):
             is_whole = solid is not None and len(solid[0]) == MAX_TOKEN
@@ -132,9 +167,9 @@ class TokenReader:
                 raise NeedsMore
             if solid is None:
                 return False
-        written = self._rest[self._place : solid.end()]
-        self._tokens.append(make_token(written[: start - self._place], solid[0], written))
-        self._place = solid.end()
+        written = self._rest[self._end : solid.end()]
+        self._tokens.append(make_token(written[: start - self._end], solid[0], written))
+        self._end = solid.end()
         return True
 
 
@@ -156,7 +191,8 @@ class LanguageRules:
     """The normalization of one language."""
 
     rules: Callable[[Token], Sequence[Rule]]  # the rules to try for a word, in order
-    is_unchanged: Callable[[Token], bool]  # a quick test for words that no rule changes
+    plain_words: re.Pattern[str]  # words that no rule changes, with one white space between them
+    exceptions: frozenset[str]  # words of this form that a rule may change
     plain_signs: Callable[[str], str]  # rewrites signs that the voice does not know
     read_leftovers: Callable[[str], str]  # reads what no rule has read
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from vivace.text.normalize.english.abbreviations import WITHOUT_STOP, read_abbreviation
+from vivace.text.normalize.english.abbreviations import (
+    WITH_STOP,
+    WITHOUT_STOP,
+    read_abbreviation,
+)
 from vivace.text.normalize.english.addresses import read_address
 from vivace.text.normalize.english.angles import read_angle
 from vivace.text.normalize.english.capitals import read_capitals
@@ -36,7 +40,7 @@ from vivace.text.normalize.english.units import (
     read_power,
 )
 from vivace.text.normalize.english.web import read_web
-from vivace.text.normalize.rules import LanguageRules, Rule, Token
+from vivace.text.normalize.rules import MAX_TOKEN, LanguageRules, Rule, Token
 
 _RULES: tuple[Rule, ...] = (
     read_tag,
@@ -74,32 +78,43 @@ _PLAIN_RULES: tuple[Rule, ...] = (
     read_reference,
     read_cross,
 )
-_PLAIN_WORD = re.compile(r"[A-Z]?[a-z]+(?:['-][a-z]+)*|A|I'[a-z]+|")
+_LOWER = r"[a-z]+(?:['-][a-z]+)*"
+_PLAIN_WORD = re.compile(rf"[A-Z]?{_LOWER}|A|I'[a-z]+|")
+_ENDED = r"[A-Z]?[a-z]+(?:'[a-z]+)?"  # may have a full stop
+_ENDED_WORD = re.compile(_ENDED)
+# "I" is no numeral after a sign or a word in lower case.
+_IN_RUN = (
+    rf"(?!\S{{{MAX_TOKEN}}})(?:"
+    rf"(?:{_LOWER}(?: I)?|[A-Z]{_LOWER}|(?<=[.,;!?] )I|A|I'[a-z]+)[,;!?]?|{_ENDED}\.)(?!\S)"
+)
+_PLAIN_WORDS = re.compile(rf"{_IN_RUN}(?:\s{_IN_RUN}){{0,31}}")
 _UNITS = LONE_UNITS | SPELLED_UNITS
 _MAY_CHANGE = WITHOUT_STOP | NAMES | _UNITS | SMALL_NUMERALS  # plain words that a rule may change
-_PLAIN_TRAILS = ("", ",", ";", "!", "?")
-
-
-def _is_unchanged(token: Token) -> bool:
-    return (
-        not token.lead
-        and token.trail in _PLAIN_TRAILS
-        and token.core != ""
-        and token.core not in _MAY_CHANGE
-        and _PLAIN_WORD.fullmatch(token.core) is not None
+_EXCEPTIONS = frozenset(
+    (
+        *(f"{word}{sign}" for word in _MAY_CHANGE for sign in ("", *",;!?.")),
+        *(f"{form}." for word in WITH_STOP for form in (word, word.capitalize())),
     )
+)
+_SIGNS_OF_PROSE = frozenset(".,;:!?…\"“”'‘’()")
 
 
 def _rules(token: Token) -> Sequence[Rule]:
-    is_plain = "." not in token.trail and "|" not in token.lead
-    if is_plain and _PLAIN_WORD.fullmatch(token.core):
-        return _PLAIN_RULES if token.core else (read_sign, read_source)
+    core = token.core
+    if "." not in token.trail and "|" not in token.lead and _PLAIN_WORD.fullmatch(core):
+        return _PLAIN_RULES if core else (read_sign, read_source)
+    if _SIGNS_OF_PROSE.issuperset(token.lead + token.trail):
+        if core == "I":
+            return (read_capitals,)  # "World War I"
+        if _ENDED_WORD.fullmatch(core):
+            return _PLAIN_RULES
     return _RULES
 
 
 RULES = LanguageRules(
     rules=_rules,
-    is_unchanged=_is_unchanged,
+    plain_words=_PLAIN_WORDS,
+    exceptions=_EXCEPTIONS,
     plain_signs=plain_signs,
     read_leftovers=read_leftovers,
 )

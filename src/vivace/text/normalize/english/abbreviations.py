@@ -33,6 +33,11 @@ _STREETS = frozenset(("St", "Ave", "Blvd", "Rd", "Hwy", "Pkwy"))
 WITHOUT_STOP = frozenset(
     (*_PLAIN, *_DOTLESS, *_STREETS, "Apt", "apt", "Dr", "Prof")
 )  # read also without a full stop
+# Words that may be abbreviations if a full stop follows, in lower case.
+WITH_STOP = frozenset(
+    word.lower()
+    for word in ("A", "est", *_TITLES, *_PLACES, *_WORDS, *_BOOKS, *_BEFORE_YEARS, *NUMBERED)
+)
 _INITIALS = re.compile(r"((?:[A-Z][a-z]?\.|[a-z]\.)+)([A-Za-z]{1,2})((?:\.?['’]s)?)")
 _BRACKETED = re.compile(r"\((\d+)\)(?:[-–]\((\d+)\))?([.,;:!?]*)")
 _OWNER = re.compile(r"([A-Z][a-z]+)\.(['’]s)")  # "Jr.'s"

@@ -258,8 +258,10 @@ def _read_other(text: str) -> Reading | None:
 
 def read_cross(reader: TokenReader, token: Token) -> Reading | None:
     """The "x" of `10 x 12`."""
+    if token.text != "x":
+        return None
     before, following = reader.before, reader.token(1)
-    if token.text != "x" or before is None or following is None:
+    if before is None or following is None:
         return None
     is_between = before.core[:1].isdigit() and following.core[:1].isdigit()
     if is_between and before.core.isdecimal() and _MASS.fullmatch(following.core):

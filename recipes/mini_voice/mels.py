@@ -90,8 +90,8 @@ class MelSpectrogram(nn.Module):
 QUIET = 1e-3
 
 
-class MelLoss(nn.Module):
-    """Mean L1 distance of log-mels over windows of `shortest` to 2048 samples."""
+class LogMels(nn.Module):
+    """Log-mels of several signals over windows of `shortest` to 2048 samples."""
 
     def __init__(self, shortest: int = 32) -> None:
         super().__init__()
@@ -102,10 +102,6 @@ class MelLoss(nn.Module):
             if window >= shortest
         )
 
-    def forward(self, made: Tensor, true: Tensor) -> Tensor:
-        distances = [(a - b).abs().mean() for _, (a, b) in self.log_mels(made, true)]
-        return torch.stack(distances).mean()
-
     def log_mels(self, *signals: Tensor) -> Iterator[tuple[int, Sequence[Tensor]]]:
         """For each window, the samples of a column and the log-mels of all signals."""
         joined = torch.cat(signals)
@@ -114,7 +110,15 @@ class MelLoss(nn.Module):
             yield scale.hop, (scale.magnitudes(joined) + QUIET).log().chunk(len(signals))
 
 
-class TimbreLoss(MelLoss):
+class MelLoss(LogMels):
+    """Mean L1 distance of log-mels."""
+
+    def forward(self, made: Tensor, true: Tensor) -> Tensor:
+        distances = [(a - b).abs().mean() for _, (a, b) in self.log_mels(made, true)]
+        return torch.stack(distances).mean()
+
+
+class TimbreLoss(LogMels):
     """Distance to speech of a preset with the timbre of a recording that was aligned with it.
 
     The target has the log-mels of the preset, plus the difference of the recording from them,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -70,7 +71,10 @@ def test_failed_player_stops_speech_and_finishes_file(tiny_folder: Path, tmp_pat
     arguments = [LONG_TEXT, "--model", tiny_folder / "custom_voice", "--play"]
     done = run([*arguments, "-o", tmp_path / "x.wav"], players=players)
     assert done.returncode == 1
-    assert done.stderr == b"vivace: playback failed: the cable was pulled\n"
+    report, kept, error = done.stderr.decode().splitlines()
+    assert report.endswith(", cancelled")
+    assert re.fullmatch(rf"vivace: {tmp_path / 'x.wav'}: only the first [\d.]+ s are kept", kept)
+    assert error == "vivace: playback failed: the cable was pulled"
     assert 0 < read_audio(tmp_path / "x.wav").duration_s < 60
 
 

@@ -122,8 +122,8 @@ def print_kept(report: Report, *, is_json: bool, is_quiet: bool) -> None:
     """Print the report of a file whose speech an error ended."""
     print_report(report, is_json=is_json, is_quiet=is_quiet)
     if not is_json:
-        kept_s = report.usage.audio_s
-        print_stderr(f"vivace: {report.destination}: only the first {kept_s:.2f} s are kept")
+        file, kept_s = printable(report.output or ""), report.usage.audio_s
+        print_stderr(f"vivace: {file}: only the first {kept_s:.2f} s are kept")
 
 
 def describe_skipped(skipped: Sequence[str]) -> str:

@@ -15,8 +15,6 @@ from functools import cache
 from pathlib import Path
 
 from javascript.bundle import Bundle
-from javascript.errors import UnsupportedError as UnsupportedError
-from javascript.regex import translate as translate
 
 ENTRIES = (
     "vivace.script.parts.PartReader",

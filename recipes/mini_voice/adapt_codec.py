@@ -19,7 +19,7 @@ It writes a checkpoint folder with the new decoder, and `data.jsonl` with the co
 recordings and of other sentences of the preset. With these the talker does not forget words that
 the recordings lack:
 
-    vivace finetune build/george_base/data.jsonl --model build/george_base --name george
+    vivace finetune build/george_base/data.jsonl --model build/george_base --name george --epochs 2
 
 The codec of released checkpoints needs no such stage. The new folder keeps one preset, which
 degrades.

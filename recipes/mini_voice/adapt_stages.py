@@ -26,7 +26,7 @@ BETAS = (0.9, 0.99)
 
 
 class Learner:
-    """Parameters that share a learning rate, and their optimizer."""
+    """The parameters that a stage trains, and their optimizer."""
 
     def __init__(self, parameters: Iterable[nn.Parameter], lr: float, config: SimpleNamespace):
         self.parameters, self.lr, self.clip = list(parameters), lr, config.clip
@@ -42,7 +42,7 @@ class Learner:
 
 class Stage(Protocol):
     config: SimpleNamespace
-    learners: list[Learner]
+    learner: Learner
     trained: list[nn.Module]
 
     def losses(self) -> tuple[Tensor, dict[str, Tensor]]:
@@ -72,7 +72,7 @@ class EncoderStage:
         decoded: list[Pair],
     ) -> None:  # fmt: skip
         self.config, self.trainer = config, trainer
-        self.learners = [Learner(trainer.encoder.parameters(), config.encoder_lr, config)]
+        self.learner = Learner(trainer.encoder.parameters(), config.encoder_lr, config)
         self.trained: list[nn.Module] = [trainer.encoder]
         mels, codes = zip(*recorded, *decoded, strict=True)
         self.mels, self.codes = torch.cat(mels, 1), torch.cat(codes)
@@ -85,7 +85,7 @@ class EncoderStage:
             part.square().sum(-1).mean() for part in (self.first, self.rest)
         )
         self.weight = torch.ones(config.batch, 1, device=DEVICE)  # of the acoustic vectors
-        self.weight[: config.batch // 2] = config.recording_weight
+        self.weight[: config.batch // 2] = config.changed_weight
 
     def losses(self) -> tuple[Tensor, dict[str, Tensor]]:
         config, trainer, half = self.config, self.trainer, self.config.batch // 2
@@ -140,7 +140,7 @@ class DecoderStage:
         self.config, self.decoder = config, trainer.decoder
         self.preset, self.recorded = preset, recorded
         self.loss = TimbreLoss(config.timbre_seconds).to(DEVICE)
-        self.learners = [Learner(decoder_parameters(trainer.decoder), config.decoder_lr, config)]
+        self.learner = Learner(decoder_parameters(trainer.decoder), config.decoder_lr, config)
         self.trained: list[nn.Module] = [trainer.decoder]
 
     def losses(self) -> tuple[Tensor, dict[str, Tensor]]:
@@ -184,10 +184,10 @@ class Length:
 
 
 class MeanWeights:
-    """The mean of a stage's parameters over its last steps, which has less noise than the last."""
+    """The mean of parameters over the last steps, which has less noise than the last values."""
 
-    def __init__(self, stage: Stage) -> None:
-        self.parameters = [one for learner in stage.learners for one in learner.parameters]
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        self.parameters = list(parameters)
         self.means = [torch.zeros_like(one) for one in self.parameters]
         self.count = 0
 
@@ -201,29 +201,22 @@ class MeanWeights:
             torch._foreach_copy_([one.data for one in self.parameters], self.means)
 
 
-def train(stage: Stage, name: str, length: Length, log: Log, *, use_graph: bool = True) -> None:
+def train(stage: Stage, name: str, length: Length, log: Log) -> None:
     """Take steps with a cosine schedule, and keep the mean of the last weights."""
-    config = stage.config
+    config, learner = stage.config, stage.learner
 
     def step() -> dict[str, Tensor]:
         loss, figures = stage.losses()
         loss.backward()
-        for learner in stage.learners:
-            learner.update()
+        learner.update()
         return {key: value.detach() for key, value in figures.items()}
 
-    def reset() -> None:
-        for learner in stage.learners:
-            learner.reset()
-
-    for learner in stage.learners:
-        set_lr(learner.optimizer, 0.0)  # capturing a graph takes steps
-    begun, number, mean = time.perf_counter(), 0, MeanWeights(stage)
-    take = Step(name, step, reset, stage.trained, use_graph=use_graph and length.num_steps > 0)
+    set_lr(learner.optimizer, 0.0)  # capturing a graph takes steps
+    begun, number, mean = time.perf_counter(), 0, MeanWeights(learner.parameters)
+    take = Step(name, step, learner.reset, stage.trained, use_graph=length.num_steps > 0)
     while (progress := length.progress(number, time.perf_counter() - begun)) < 1:
         scale = cosine(progress, number, config.warmup_steps, config.final_lr)
-        for learner in stage.learners:
-            set_lr(learner.optimizer, learner.lr * scale)
+        set_lr(learner.optimizer, learner.lr * scale)
         outputs = take()
         number += 1
         if progress >= config.average_from:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vivace.audio.speed import best_match
+from vivace.audio.speed import make_fade, overlap_add
 from vivace.audio.wav import Samples
 
 COLUMN = 240  # samples of a mel column
@@ -21,13 +21,11 @@ def stretch(samples: Tensor, path: Tensor) -> Tensor:
     length = COLUMN * len(path)
     positions = _positions(path.cpu().numpy(), length)
     tail = source[positions[0] : positions[0] + OVERLAP]
-    pieces = []
+    fade, pieces = make_fade(OVERLAP), []
     for position in positions:
-        first = max(0, position - REACH)
-        start = first + best_match(source[first : position + REACH + OVERLAP], tail)
-        segment = source[start : start + 2 * OVERLAP]
-        pieces.append(tail + _FADE_IN * (segment[:OVERLAP] - tail))
-        tail = segment[OVERLAP:]
+        area = source[max(0, position - REACH) : position + REACH + 2 * OVERLAP]
+        piece, tail = overlap_add(area, tail, fade)
+        pieces.append(piece)
     return torch.from_numpy(np.concatenate(pieces)[:length]).to(samples.device)
 
 
@@ -38,6 +36,3 @@ def _positions(path: Samples, length: int) -> list[int]:
     at = np.arange(0, length, OVERLAP) / COLUMN
     found = COLUMN * np.interp(at, np.arange(len(columns)), columns)
     return [max(0, round(one)) for one in found]
-
-
-_FADE_IN = np.sin((np.arange(OVERLAP) + 0.5) / OVERLAP * np.pi / 2).astype(np.float32) ** 2

@@ -183,8 +183,8 @@ def test_training_keeps_the_mean_of_the_last_weights(tmp_path: Path) -> None:
         seen.append(float(weight.detach()))
         return -weight.sum(), {}
 
-    learners = [Learner([weight], 1.0, config)]
-    rising = SimpleNamespace(config=config, learners=learners, trained=[], losses=losses)
+    learner = Learner([weight], 1.0, config)
+    rising = SimpleNamespace(config=config, learner=learner, trained=[], losses=losses)
     train(rising, "rising", Length(8), Log(tmp_path / "log"))
     after = [*seen[1:], seen[-1] + 1.0]  # weights after each step; AdamW moves by the rate
     assert float(weight.detach()) == pytest.approx(sum(after[4:]) / 4)

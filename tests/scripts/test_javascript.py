@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.support.node import load_text_script, run_modules
+from tests.support.node import load_translator, run_modules
 from tests.support.project import load_script
 
 SAMPLE = '''
@@ -83,7 +83,7 @@ def load(folder: Path, name: str, source: str) -> ModuleType:
 
 def test_results_are_those_of_python(tmp_path: Path) -> None:
     sample = load(tmp_path, "vivace_sample", SAMPLE)
-    bundle = load_text_script().Bundle({}, packages=("vivace_sample",))
+    bundle = load_translator("bundle").Bundle({}, packages=("vivace_sample",))
     rules = bundle.export(["vivace_sample.values"])
     (tmp_path / "sample.js").write_text(f'import * as $py from "./python.js";\n{rules}')
     script = "import { values } from './sample.js';\nconst result = data.map(values);"
@@ -95,9 +95,8 @@ def test_results_are_those_of_python(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("source", "message"), UNSUPPORTED.items())
 def test_other_constructs_are_rejected(source: str, message: str, tmp_path: Path) -> None:
     load(tmp_path, "vivace_unsupported", source)
-    text_script = load_text_script()
-    with pytest.raises(text_script.UnsupportedError, match=message):
-        text_script.Bundle({}).export(["vivace_unsupported.run"])
+    with pytest.raises(load_translator("errors").UnsupportedError, match=message):
+        load_translator("bundle").Bundle({}).export(["vivace_unsupported.run"])
 
 
 def test_patterns_match_like_those_of_python(tmp_path: Path) -> None:
@@ -111,7 +110,7 @@ def test_patterns_match_like_those_of_python(tmp_path: Path) -> None:
     assert len(patterns) > 200
     signs = "aBz12 .,-–'’\"/$%()\n\t½²é°_İ\x85"
     texts = ["".join(draw.choices(signs, k=12)) for _ in range(60)]
-    sources = [load_text_script().translate(one) for one in patterns]
+    sources = [load_translator("regex").translate(one) for one in patterns]
     script = """
     import { Pattern } from './python-re.js';
     const spans = (pattern, text) => Array.from(pattern.finditer(text), (match) => match.span());

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,6 +23,12 @@ LIMIT_S = 120  # on a busy machine
 @cache
 def load_text_script() -> ModuleType:
     return load_script(ROOT / "scripts" / "make_text_module.py")
+
+
+def load_translator(module: str) -> ModuleType:
+    """A module of scripts/javascript."""
+    load_text_script()
+    return import_module(f"javascript.{module}")
 
 
 def run_modules(folder: Path, script: str, data: object) -> Any:

@@ -37,9 +37,7 @@ class SpeedChanger:
 
     @cached_property
     def _fade_in(self) -> Samples:
-        phase = (np.arange(self._overlap) + 0.5) / self._overlap
-        fade: Samples = np.sin(phase * np.pi / 2).astype(np.float32) ** 2
-        return fade
+        return make_fade(self._overlap)
 
     def process(self, samples: Samples) -> Samples:
         """Add samples [n] and return the output that is final."""
@@ -87,16 +85,12 @@ class SpeedChanger:
         """The next `_overlap` samples of output, from a segment at position `last` or before."""
         first = max(0, min(self._due(), last) - self._reach)
         start, length = first - self._start, self._overlap
-        area = self._input[start : start + last - first + 2 * length].copy()
-        if self._tail is None:
-            chosen, self._tail = 0, area[:length]
-        else:
-            chosen = best_match(area[: last - first + length], self._tail)
-        piece = area[chosen : chosen + 2 * length]
-        fade = self._fade_in * (piece[:length] - self._tail)
-        output: Samples = self._tail + fade
-        self._tail = piece[length:]
+        area: Samples = self._input[start : start + last - first + 2 * length].copy()
         self._num_pieces += 1
+        if self._tail is None:
+            self._tail = area[length : 2 * length]
+            return area[:length]
+        output, self._tail = overlap_add(area, self._tail, self._fade_in)
         return output
 
     def _emit(self, pieces: list[Samples]) -> Samples:
@@ -117,7 +111,25 @@ def check_speed(speed: float) -> float:
     return float(speed)
 
 
-def best_match(area: Samples, tail: Samples) -> int:
+def make_fade(length: int) -> Samples:
+    """The weights of a segment that begins."""
+    phase = (np.arange(length) + 0.5) / length
+    fade: Samples = np.sin(phase * np.pi / 2).astype(np.float32) ** 2
+    return fade
+
+
+def overlap_add(area: Samples, tail: Samples, fade: Samples) -> tuple[Samples, Samples]:
+    """Fade from `tail` to the segment of `area` that is most similar to it.
+
+    Returns the overlap, and the samples that continue the segment.
+    """
+    length = len(tail)
+    start = _best_match(area[:-length], tail)
+    segment = area[start : start + 2 * length]
+    return tail + fade * (segment[:length] - tail), segment[length:]
+
+
+def _best_match(area: Samples, tail: Samples) -> int:
     """The offset in `area` with the highest normalised correlation with `tail`."""
     correlation = np.correlate(area, tail, mode="valid")
     sums = np.concatenate([[0.0], np.cumsum(np.square(area, dtype=np.float64))])

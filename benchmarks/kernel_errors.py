@@ -315,8 +315,8 @@ def _attend_ring(given: Given) -> Iterator[Pair]:
     num_heads, num_kv, size, ring_size = (given[n] for n in ("NUM_HEADS", "NUM_KV", "D", "RING"))
     qkv, seen = given["qkv"].double(), given["num_seen"][slots]
     batch, steps = len(qkv), torch.arange(length, device=out.device)
-    angle = (seen[:, None] + steps)[..., None] * given["frequencies"].double()
-    cos, sin = angle.cos()[:, :, None], angle.sin()[:, :, None]  # [B, T, 1, D / 2]
+    rotations = given["rotations"].double().view(batch, length, 1, 2, size // 2)
+    cos, sin = rotations.unbind(dim=3)
     q, k, v = qkv.view(batch, length, -1, size).split([num_heads, num_kv, num_kv], dim=2)
 
     def rotate(x: Tensor) -> Tensor:

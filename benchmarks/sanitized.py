@@ -255,6 +255,7 @@ PARTS: dict[str, Callable[[Path, bool], None]] = {
 @torch.inference_mode()
 def main() -> None:
     part, tiny, *size = sys.argv[1:]
+    torch.zeros(1, device=CUDA)  # creates the context, which the driver's functions need
     with ProductsOnCpu():  # type: ignore[no-untyped-call]
         PARTS[part](Path(tiny), size == ["small"])
     print(f"{part}: done", flush=True)

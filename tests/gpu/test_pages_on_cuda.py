@@ -53,7 +53,7 @@ def test_slot_paused_for_a_page_resumes_with_same_codes(
     role, num_ids = {"role_ids": [1, 2, 3], "preset": "ryan", "layout": "whole"}, PAGE - 18
     num_ids -= len(build_prompt(part.checkpoint.config, [], **role))  # type: ignore[arg-type]
     prompt = build_prompt(part.checkpoint.config, [5] * num_ids, **role)  # type: ignore[arg-type]
-    requests = [(prompt, params(seed, min_frames=24)) for seed in (1, 2)]
+    requests = [(prompt, params(seed, min_frames=24, max_frames=24)) for seed in (1, 2)]
     backend = load(part, monkeypatch, 26, layers)
     expected = [speak(backend, *request) for request in requests]
     backend = load(part, monkeypatch, 3, layers)

@@ -35,7 +35,7 @@ from engine import random_tts
 from report import write_report
 
 from vivace.backends import Capacity, build_backend
-from vivace.backends.cuda_graph import backend, buckets, codec_fused, codec_operands
+from vivace.backends.cuda_graph import buckets, codec_fused, codec_operands, step
 from vivace.cli.bench.latency import Subject
 from vivace.cli.bench.load import measure_throughput
 from vivace.cli.bench.machine import machine
@@ -51,7 +51,7 @@ CONSTANTS = {  # by setting
     "waves": (f"{GRAPHS}.codec_operands.MANY_WAVES",),
     "pass": (f"{GRAPHS}.buckets.CODEC_PASS", f"{GRAPHS}.codec.CODEC_PASS"),
     "turn": ("vivace.engine.scheduler.PACES",),
-    "ahead": (f"{GRAPHS}.backend.LOOKAHEAD",),
+    "ahead": (f"{GRAPHS}.step.LOOKAHEAD",),
 }
 PROFILE: Profile = "balanced"
 DEFAULTS: dict[str, float] = {
@@ -59,7 +59,7 @@ DEFAULTS: dict[str, float] = {
     "waves": codec_operands.MANY_WAVES,
     "pass": buckets.CODEC_PASS,
     "turn": PACES[PROFILE].min_frames,
-    "ahead": backend.LOOKAHEAD,
+    "ahead": step.LOOKAHEAD,
 }
 Settings = dict[str, float]
 

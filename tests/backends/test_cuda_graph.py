@@ -8,6 +8,7 @@ import random
 import sys
 import types
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,13 @@ from tests.support.official_calls import official_items
 from tests.support.slots import NUM_FRAMES, SteppedBackend, make_prompt, params, speak
 from tests.support.tiny import TINY_NAMES, Tiny
 from vivace.backends import survey
-from vivace.backends.base import Frames
+from vivace.backends.base import FollowedStep, Frames, Samples
 from vivace.backends.cuda_graph import backend as backend_module
 from vivace.backends.cuda_graph import codec as codec_module
 from vivace.backends.cuda_graph import layers as layers_module
 from vivace.backends.cuda_graph import prefill as prefill_module
 from vivace.backends.cuda_graph import stepper as stepper_module
-from vivace.backends.cuda_graph.backend import LOOKAHEAD, CudaGraphBackend
+from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.buckets import CODEC_FRAMES, fit, spans, split_frames
 from vivace.backends.cuda_graph.codec import pick_decoder
 from vivace.backends.cuda_graph.codec_plain import PlainDecoder
@@ -36,6 +37,8 @@ from vivace.backends.cuda_graph.layers import pick_layers
 from vivace.backends.cuda_graph.memory import pool_size
 from vivace.backends.cuda_graph.plain import PlainLayers
 from vivace.backends.cuda_graph.slot_table import Number
+from vivace.backends.cuda_graph.step import LOOKAHEAD, ShortStep
+from vivace.backends.cuda_graph.stepper import QueuedFrames
 from vivace.backends.kernel_cache import Comparison
 from vivace.errors import BackendError, BackendUnavailableError
 from vivace.prompt import Prompt, build_prompt
@@ -177,15 +180,15 @@ def test_interrupted_wait_can_be_repeated(part: Tiny, monkeypatch: pytest.Monkey
     slot = backend.admit(prompt, params(3))
     queue, interruptions = backend._queue, [False, False, True, False, True]
 
-    def interrupted_queue(*args: Any) -> Callable[[], Frames]:
-        wait = queue(*args)
+    def interrupted_queue(*args: Any) -> QueuedFrames:
+        queued = queue(*args)
 
-        def interrupt_and_wait() -> Frames:
+        def interrupt_and_read() -> Frames:
             if interruptions and interruptions.pop():
                 raise KeyboardInterrupt
-            return wait()
+            return queued.read()
 
-        return interrupt_and_wait
+        return replace(queued, read=interrupt_and_read)
 
     monkeypatch.setattr(backend, "_queue", interrupted_queue)
     wait = backend.start_step([slot], 24)
@@ -220,7 +223,7 @@ def test_interrupt_during_step_loses_and_repeats_no_frame(
     wait = backend.start_step(slots, 12)
     made: list[NDArray[np.int64]] = []
     for name, owner, spy in (
-        ("_queue", backend, interrupted_queue),
+        ("_queue", wait, interrupted_queue),
         ("_settle", stepper_module, interrupted_settle),
     ):
         monkeypatch.setattr(owner, name, spy)
@@ -305,7 +308,7 @@ def test_slot_that_ends_at_first_frame_has_no_audio(part: Tiny) -> None:
     frames = backend.step([slot], 1)
     ended = Frames(frames.codes[:, :0], (0,), ("stop",))
     assert not len(backend.render([slot], ended)[0])
-    assert backend._slots[slot].ahead is None
+    assert not backend._slots[slot].ahead
 
 
 def test_step_queues_no_frames_beyond_the_limits_of_its_slots(
@@ -447,15 +450,15 @@ def test_step_does_not_wait_for_frames_queued_behind_the_end(
     stopping = next(i for i in official_items("custom_voice_projected") if i.raw["finish"] == "eos")
     queue, num_queued, num_read = backend._queue, [0], [0]
 
-    def counted_queue(live: Any, num_frames: int) -> Callable[[], Frames]:
-        wait = queue(live, num_frames)
+    def counted_queue(live: Any, num_frames: int) -> QueuedFrames:
+        queued = queue(live, num_frames)
         num_queued[0] += 1
 
-        def counted_wait() -> Frames:
+        def counted_read() -> Frames:
             num_read[0] += 1
-            return wait()
+            return queued.read()
 
-        return counted_wait
+        return replace(queued, read=counted_read)
 
     monkeypatch.setattr(backend, "_queue", counted_queue)
     slot = backend.admit(stopping.prompt(part), stopping.sampling)
@@ -470,6 +473,41 @@ def test_step_does_not_wait_for_frames_queued_behind_the_end(
     prompt = make_prompt(part, "In the same row.")
     slot = backend.admit(prompt, params(3))
     assert np.array_equal(backend.step([slot], 24).of(0), speak(part.backend(), prompt, params(3)))
+
+
+@pytest.mark.parametrize("num_frames", [1, 4, ShortStep.MAX_FRAMES])
+def test_step_may_be_followed_before_its_frames_are_there(part: Tiny, num_frames: int) -> None:
+    """Frames and samples are those of one step after another, also of a slot that ends first."""
+    prompts = [make_prompt(part, text) for text in ("One.", "Two, with a longer text.")]
+    given = [(prompts[0], params(3, max_frames=9)), (prompts[1], params(4, max_frames=40))]
+    backend = graph_backend(part)
+    slots = [backend.admit(*one) for one in given]
+    steps = [backend.start_step(slots, num_frames)]
+    found: tuple[list[NDArray[np.int64]], ...] = [], []
+    sounds: tuple[list[Samples], ...] = [], []
+    for _ in range(-(-40 // num_frames)):
+        steps.append(backend.start_step(slots, num_frames))
+        frames = steps.pop(0)()
+        rendered = backend.start_render(slots, frames)()
+        for row in range(2):
+            found[row].append(frames.of(row))
+            sounds[row].append(rendered.samples[row])
+    assert steps.pop()().lengths == (0, 0)
+    for row, one in enumerate(given):
+        slot = backend.admit(*one)
+        expected = backend.step([slot], one[1].max_frames)
+        assert np.array_equal(np.concatenate(found[row]), expected.of(0))
+        [samples] = backend.render([slot], expected)
+        assert np.allclose(np.concatenate(sounds[row]), samples, rtol=0, atol=5e-5)
+        backend.release(slot)
+
+
+def test_long_step_may_not_be_followed(part: Tiny) -> None:
+    """Two of them would not fit in the ring of codes."""
+    backend = graph_backend(part)
+    slot = backend.admit(make_prompt(part, "Long."), params(3, max_frames=40))
+    assert isinstance(backend.start_step([slot], ShortStep.MAX_FRAMES), FollowedStep)
+    assert not isinstance(backend.start_step([slot], ShortStep.MAX_FRAMES + 1), FollowedStep)
 
 
 # --- Samples ----------------------------------------------------------------------------------

@@ -302,7 +302,7 @@ def test_stream_sweep_replaces_constants(monkeypatch: pytest.MonkeyPatch) -> Non
     assert settings.keys() == sweep.CONSTANTS.keys()
 
     def constants() -> list[object]:
-        found = [sweep.codec_operands.MANY_WAVES, sweep.backend.LOOKAHEAD, sweep.codec_fused.SHARE]
+        found = [sweep.codec_operands.MANY_WAVES, sweep.step.LOOKAHEAD, sweep.codec_fused.SHARE]
         pace = Scheduler[Any](EngineLimits(), 2)._pace
         return [*found, sweep.buckets.largest_batch(8), pace.min_frames]
 

@@ -337,16 +337,16 @@ def test_turn_is_no_longer_than_the_youngest_utterance() -> None:
     old, young = utterance(116, 100), utterance(0, 1, num_rendered=0)
     for one in (old, young):
         scheduler.queue.append(one)
-    assert scheduler.plan(is_rendering=True) == Plan((old, young), (old, young), 1)
+    assert scheduler.plan(is_busy=True) == Plan((old, young), (old, young), 1)
 
 
 def test_no_frames_run_ahead_while_first_audio_is_rendered() -> None:
     scheduler: Scheduler[Utterance] = Scheduler(EngineLimits(), 8)
     first = utterance(1, 1, num_rendered=0)
     scheduler.queue.append(first)
-    assert scheduler.plan(is_rendering=True) == Plan((first,))
+    assert scheduler.plan(is_busy=True) == Plan((first,))
     first.num_rendered = 1
-    assert scheduler.plan(is_rendering=True) == Plan((), (first,), 1)
+    assert scheduler.plan(is_busy=True) == Plan((), (first,), 1)
 
 
 @pytest.mark.parametrize(

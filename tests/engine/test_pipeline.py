@@ -32,7 +32,7 @@ def pipeline(*, frames: list[Utterance] | None, samples: list[Utterance] | None)
     """A pipeline with these utterances in flight. Waiting for frames or samples raises."""
     made = Pipeline(ScriptedBackend())
     if frames is not None:
-        made._frames = FramesInFlight(frames, (), fail, 0.0)
+        made._frames.append(FramesInFlight(frames, (), fail, 0.0))
     if samples is not None:
         made._samples = SamplesInFlight(samples, (), cast(Any, None), fail)
     return made

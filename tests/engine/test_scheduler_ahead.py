@@ -27,7 +27,7 @@ def rendering(num_read: int, num_wanted: int, num_made: int) -> Utterance:
 
 def plan_of(*running: Utterance) -> Plan[Utterance]:
     scheduler = Scheduler(EngineLimits(), 8, running=[*running], _active=[*running])
-    return scheduler.plan(is_rendering=True)
+    return scheduler.plan(is_busy=True)
 
 
 def test_turn_ahead_is_as_long_as_the_request_that_is_rendered() -> None:
@@ -64,7 +64,7 @@ def test_several_utterances_with_requests_of_whole_turns_run_not_ahead() -> None
 def test_backend_without_shared_work_makes_no_turn_ahead() -> None:
     one = rendering(num_read=8, num_wanted=16, num_made=24)
     scheduler = Scheduler(EngineLimits(), 8, shares_work=False, running=[one], _active=[one])
-    assert scheduler.plan(is_rendering=True) == Plan()
+    assert scheduler.plan(is_busy=True) == Plan()
 
 
 def test_next_turn_of_a_whole_text_starts_before_the_samples_of_the_last() -> None:

@@ -141,11 +141,11 @@ def test_starved_utterance_is_left_out_of_turns() -> None:
         one.num_rendered, one.num_wanted = 4, 8
     scheduler.wait_for_memory([], given[:1])
     scheduler.wait_for_memory([], given[1:2])
-    assert scheduler.plan().stepped == scheduler.plan(is_rendering=True).stepped == (given[2],)
+    assert scheduler.plan().stepped == scheduler.plan(is_busy=True).stepped == (given[2],)
     given[0].num_wanted = given[1].num_wanted = 0
-    assert scheduler.plan(is_rendering=True).stepped == (given[2],)
+    assert scheduler.plan(is_busy=True).stepped == (given[2],)
     scheduler.remove(given[2])
-    assert scheduler.plan(is_rendering=True).stepped == tuple(given[:2])
+    assert scheduler.plan(is_busy=True).stepped == tuple(given[:2])
 
 
 def test_refused_request_is_admitted_after_a_release() -> None:

@@ -80,7 +80,7 @@ def test_silent_utterance_shortens_the_turns_of_a_few_others(is_rendering: bool)
         if is_rendering:
             for each in active:
                 each.num_wanted = 0
-        plan = scheduler.plan(is_rendering=is_rendering)
+        plan = scheduler.plan(is_busy=is_rendering)
         assert plan.num_frames == num_frames
         assert len(plan.stepped) == MAX_SILENT_BATCH
 

@@ -180,6 +180,9 @@ class Backend(Protocol):
 
         A slot that ends or waits for text makes fewer. A `running` slot without frames waits for
         memory that the release of another slot frees. Slots may be released before the wait.
+
+        Wait for the frames before the next step, unless the result is a `FollowedStep`. A slot that
+        ends makes no frames in the following step.
         """
 
     def start_render(self, slots: Sequence[Slot], frames: Frames) -> Callable[[], Rendered]:
@@ -202,6 +205,17 @@ class Backend(Protocol):
 
     def facts(self) -> dict[str, str]:
         """Details for `vivace doctor`."""
+
+
+@runtime_checkable
+class FollowedStep(Protocol):
+    """A step in flight whose successor may be started before its frames are there."""
+
+    def __call__(self) -> Frames:
+        """Wait for the frames."""
+
+    def wait_for_last_frame(self) -> None:
+        """Wait until the device begins the last frames of the step."""
 
 
 @runtime_checkable

@@ -19,6 +19,7 @@ many frames to make.
   that has waited longest.
 - While the frames of an utterance that runs alone are rendered, and its reader waits for a whole
   turn, the next turn is as long. Other turns ahead of readers are short.
+- The turn after one of many utterances may start while the last frame of that one is made.
 - An utterance is paused while its client has not read the frames that may be made ahead.
 
 The scheduler works on plain numbers. It does not import torch, threading or HTTP code.
@@ -38,6 +39,7 @@ MAX_WHILE_OTHERS_WAIT = 4  # frames of a turn that steps one utterance
 MAX_BATCH = 256  # utterances of a turn; a larger step costs as much as several
 MAX_SILENT_BATCH = 8  # utterances of a turn that is shortened for one that begins with silence
 MAX_SHORT = 3  # turns in a row of utterances that begin: 1, 1 and 2 frames
+MIN_FOLLOWED, MAX_FOLLOWED = 4, 8  # frames of a turn whose successor may start early
 FRAME_S = 0.08  # of audio
 MAX_TURN_S = 0.024  # of a longer turn of a few utterances, while a request could be admitted
 
@@ -90,6 +92,7 @@ class Plan(Generic[S]):
     admitted: tuple[S, ...] = ()  # in this turn, and stepped too if they can be
     stepped: tuple[S, ...] = ()
     num_frames: int = 0
+    is_followed: bool = False  # the next turn may start before these frames are there
 
 
 @dataclass(slots=True)
@@ -164,17 +167,17 @@ class Scheduler(Generic[S]):
             utterance.is_paused = False
             self._has_resumed = True
 
-    def plan(self, *, is_rendering: bool = False) -> Plan[S]:
+    def plan(self, *, is_busy: bool = False) -> Plan[S]:
         """The next turn. Empty if no reader waits for frames that can be made.
 
-        While the last frames are rendered, the next ones are made ahead.
+        While the backend is busy with the last frames, the next ones are made ahead.
         """
         admitted = tuple(self._admit())
         active = self.active
         if self._starved:
             active = [one for one in active if one not in self._starved]
         missing = {one: count for one in active if (count := one.num_missing)}
-        if not missing and not is_rendering:
+        if not missing and not is_busy:
             return Plan(admitted)
         if missing and not self.shares_work:
             return self._plan_one(admitted, missing)
@@ -183,7 +186,16 @@ class Scheduler(Generic[S]):
             batch = self._divide(batch)
             missing = {one: missing[one] for one in batch if one in missing}
         num_frames = self._num_frames(missing, batch) if batch else 0
-        return Plan(admitted, tuple(batch), num_frames)
+        return Plan(admitted, tuple(batch), num_frames, self._is_followed(batch, num_frames))
+
+    def _is_followed(self, batch: Sequence[S], num_frames: int) -> bool:
+        """Whether the next turn may start before the frames of this one are there.
+
+        The device does not wait for the host then, but a request that arrives during the last frame
+        waits for the next turn. Utterances of which a part takes turns are chosen by their frames.
+        """
+        has_many = len(batch) > MAX_SILENT_BATCH and len(self.running) <= MAX_BATCH
+        return has_many and MIN_FOLLOWED <= num_frames <= MAX_FOLLOWED
 
     def _admit(self) -> Iterator[S]:
         """Move utterances from the queue to free slots: one if prompts do not share work."""

@@ -99,12 +99,14 @@ class EngineWorker:
         plan: Plan[Utterance] = Plan()
         if pipeline.can_start:
             self.scheduler.step_s = pipeline.step_s
-            plan = self.scheduler.plan(is_rendering=pipeline.is_rendering)
+            plan = self.scheduler.plan(is_busy=pipeline.is_busy)
         if not plan.admitted and not plan.stepped and not pipeline.is_busy:
             return False
         try:
             with use_threads(self.threads):
-                pipeline.run(plan.admitted, plan.stepped, plan.num_frames)
+                pipeline.run(
+                    plan.admitted, plan.stepped, plan.num_frames, is_followed=plan.is_followed
+                )
             self.num_faults = 0
         except BaseException as fault:
             self.settle(fault, pipeline.give_up())

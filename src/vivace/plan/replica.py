@@ -156,7 +156,7 @@ class SimulatedReplica:
         return True
 
     def _start(self) -> None:
-        plan = self._scheduler.plan(is_rendering=self._samples is not None)
+        plan = self._scheduler.plan(is_busy=self._samples is not None)
         for utterance in plan.admitted:
             utterance.admitted_at = max(self.now, EPSILON_MS) / 1000
         if plan.admitted:

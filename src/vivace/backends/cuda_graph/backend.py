@@ -32,7 +32,8 @@ from vivace.backends.cuda_graph.prefill import Prefill, join_tables
 from vivace.backends.cuda_graph.rendering import Renderer
 from vivace.backends.cuda_graph.reservations import FRAMES_PER_TEXT, Reservations
 from vivace.backends.cuda_graph.slot_table import GraphSlot, SlotTable, bytes_per_page
-from vivace.backends.cuda_graph.stepper import Stepper
+from vivace.backends.cuda_graph.step import GroupedStep, ShortStep
+from vivace.backends.cuda_graph.stepper import QueuedFrames, Stepper
 from vivace.backends.host import model_memory
 from vivace.backends.slots import Slots
 from vivace.errors import BackendError, BackendFullError, BackendUnavailableError
@@ -48,7 +49,6 @@ log = logging.getLogger(__name__)
 MAX_FRAMES = 2048  # per slot: 164 s
 PROMPT_POSITIONS = 1024  # per slot, besides the positions of its frames
 PROMPT_NUMBERS = 2**22  # hidden size times rows of the prompts of a turn
-LOOKAHEAD = 4  # frames that are queued while the host waits for earlier frames
 
 
 def positions_per_slot(max_frames: int, config: TalkerConfig) -> int:
@@ -174,52 +174,31 @@ class CudaGraphBackend:
     def start_step(self, slots: Sequence[Slot], num_frames: int) -> Callable[[], Frames]:
         """Queue the first frames; the returned call waits for them and queues the others.
 
-        Frames are queued `LOOKAHEAD` at a time, one such group ahead of the host, so that few
-        frames are computed after the end of speech. The call does not wait for the group that is
-        queued when all slots end. No frames are queued beyond the limits of all slots. Wait for a
-        slot's step before the next one.
+        No frames are queued beyond the limits of all slots. A `ShortStep` may be followed by one
+        more step of these or other slots before the wait.
         """
         live = [self._slots[slot] for slot in slots]
         num_frames = min(num_frames, max([1, *[slot.num_left for slot in live]]))
-        sizes = [min(LOOKAHEAD, num_frames - i) for i in range(0, num_frames, LOOKAHEAD)]
-        left = sizes[2:]
-        waits = [self._queue(live, size) for size in sizes[:2]]
-        made: list[Frames] = []
-
-        def render_ahead() -> None:
-            if not left:
-                self._renderer.start_ahead(live, num_frames)
-
-        def has_ended() -> bool:
-            return all(slot.is_over for slot in live)
-
-        def wait() -> Frames:  # may be called again after an interrupt
-            while len(made) < len(waits) and not (made and has_ended()):
-                made.append(waits[len(made)]())
-                if left and not has_ended():
-                    # Removed before queuing: after an interrupt a half-queued group must not be
-                    # queued again. Its frames are returned by the slot's next step.
-                    size = left.pop(0)
-                    waits.append(self._queue(live, size))
-                    render_ahead()
-            return Frames.join(made)
-
-        render_ahead()
-        return wait
+        kind = ShortStep if num_frames <= ShortStep.MAX_FRAMES else GroupedStep
+        render_ahead = partial(self._renderer.start_ahead, live, num_frames)
+        return kind(live, num_frames, self._queue, render_ahead)
 
     @torch.inference_mode()
-    def _queue(self, live: Sequence[GraphSlot], num_frames: int) -> Callable[[], Frames]:
+    def _queue(self, live: Sequence[GraphSlot], num_frames: int) -> QueuedFrames:
         size = BATCHES[-1]
         with self.graphs.on_stream():
             self._reservations.grow_all(live, num_frames)
-            waits = [
+            parts = [
                 self._stepper.start(live[i : i + size], num_frames)
                 for i in range(0, len(live), size)
             ]
-        if len(waits) == 1:
-            return waits[0]
+        if len(parts) == 1:
+            return parts[0]
         num_groups = self.model.config.talker_config.num_code_groups
-        return lambda: Frames.stack_parts([wait() for wait in waits], num_groups)
+        return QueuedFrames(
+            lambda: Frames.stack_parts([part.read() for part in parts], num_groups),
+            parts[-1].last_begins if parts else None,
+        )
 
     def render(self, slots: Sequence[Slot], frames: Frames) -> list[Samples]:
         return self.start_render(slots, frames)().samples

@@ -33,15 +33,15 @@ class Renderer:
         places = [(slot.row, slot.num_coded) for slot in slots]
         queued = self._codec.start_ahead(places, num_frames, self._ring, self._frames)
         for slot, audio in zip(slots, queued, strict=True):
-            slot.ahead = audio
+            slot.ahead.append(audio)
             slot.num_coded += num_frames
 
     def start(self, slots: Sequence[GraphSlot], frames: Frames) -> Callable[[], Rendered]:
         """Queue the codec for the other frames; the returned call waits for all audio."""
-        ahead, lengths = [slot.ahead for slot in slots], frames.lengths
+        ahead = [slot.ahead.popleft() if slot.ahead else None for slot in slots]
+        lengths = frames.lengths
         rest: dict[int, NDArray[np.int64]] = {}  # codes without queued audio, by row of `frames`
         for row, (slot, known, length) in enumerate(zip(slots, ahead, lengths, strict=True)):
-            slot.ahead = None
             num_known = known.num_frames if known is not None else 0
             if length > num_known:
                 slot.num_coded += length - num_known
@@ -64,5 +64,4 @@ class Renderer:
 
 def _can_queue(slot: GraphSlot, num_frames: int) -> bool:
     """Whether the codec can render these frames before the host has their codes."""
-    is_next = slot.num_coded + num_frames == slot.num_frames + slot.num_queued
-    return is_next and slot.ahead is None and slot.is_sure
+    return slot.num_coded + num_frames == slot.num_frames + slot.num_queued and slot.is_sure

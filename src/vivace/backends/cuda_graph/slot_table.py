@@ -6,6 +6,7 @@ and values are stored in pages (pages.py); `pages` maps slots to pages.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -104,7 +105,7 @@ class GraphSlot(SlotState):
     text_ids: list[int]  # read one per frame, at most `SlotTable.num_texts`
     num_queued: int = 0  # frames queued after `num_frames`, upper limit
     num_coded: int = 0  # frames queued for the codec
-    ahead: QueuedAudio | None = None  # not yet requested by a render call
+    ahead: deque[QueuedAudio] = field(default_factory=deque)  # not yet requested by render calls
     draw: tuple[float, ...] = field(init=False)  # the sampling settings that select a graph
 
     def __post_init__(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -20,6 +21,18 @@ from vivace.speech import SamplingParams
 PLACES, SHARES = slice(2, 2 + RING), slice(2 + RING, 2 + 2 * RING)
 
 
+@dataclass(frozen=True, slots=True)
+class QueuedFrames:
+    """Frames of a batch that are queued on the device."""
+
+    read: Callable[[], Frames]  # waits for them; may be called again after an interrupt
+    last_begins: torch.cuda.Event | None  # before the last graph; None: not on a GPU
+
+    def wait_for_last(self) -> None:
+        if self.last_begins is not None:
+            self.last_begins.synchronize()
+
+
 class Stepper:
     def __init__(self, table: SlotTable, layers: Layers, graphs: GraphPool, pad_id: int) -> None:
         self._table, self._layers, self._graphs = table, layers, graphs
@@ -30,8 +43,8 @@ class Stepper:
         shape = (BATCHES[-1], table.report_size)
         self._reports = torch.zeros(shape, dtype=torch.int32, device=table.device)
 
-    def start(self, live: Sequence[GraphSlot], num_frames: int) -> Callable[[], Frames]:
-        """Queue frames for a batch; the returned call waits for the frames of each slot."""
+    def start(self, live: Sequence[GraphSlot], num_frames: int) -> QueuedFrames:
+        """Queue frames for a batch."""
         assert 0 < num_frames <= RING
         batch = fit(len(live), BATCHES)
         assert batch is not None
@@ -43,21 +56,26 @@ class Stepper:
         for count in self._split(num_frames - num_fresh):
             works.append(self.frames(batch, span, kind, count))
         self._rows.write([slot.row for slot in live], batch)
-        for work in works:
+        *first, last = works
+        for work in first:
             work()
+        last_begins = torch.cuda.Event() if self._reports.is_cuda else None
+        if last_begins is not None:
+            last_begins.record()
+        last()
         for slot in live:
             slot.num_queued += num_frames
         report = self._copies.start(self._reports[: len(live)])
         before: list[tuple[int, int]] = []
 
-        def wait() -> Frames:  # may be called again after an interrupt
+        def read() -> Frames:
             rows = report()
             if not before:
                 before.extend([(slot.num_frames, slot.num_queued - num_frames) for slot in live])
             status = _settle(live, rows, before)
             return self._read(rows, np.array([first for first, _ in before]), status)
 
-        return wait
+        return QueuedFrames(read, last_begins)
 
     def _read(
         self, rows: NDArray[np.int32], first: NDArray[np.int64], status: tuple[SlotStatus, ...]

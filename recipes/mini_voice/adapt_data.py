@@ -25,6 +25,11 @@ from vivace.finetune.recordings import RecordingReader
 from vivace.finetune.sources import Defaults, Entry, Rejection, Row, read_rows
 
 LOUDNESS = -24.6  # LUFS of the preset `michael`
+SHORT_EVERY = 6  # lines, of which the last is short
+REPLIES = """Yes. No. Hello. Hi! Thanks. Please. Sorry. Maybe. Never. Always. Really? Why? When? Where?
+Welcome. Goodbye. Stop! Wait. Listen. Look. Great. Sure. Okay. Exactly. Right. Wrong. Tomorrow.
+Today. Now. Later. Nothing. Everyone. Finally. Perhaps. Indeed. Enough. Ready? Done. Next. Again.
+"""
 
 
 @dataclass(frozen=True)
@@ -94,9 +99,16 @@ def _samples(row: Row, reader: RecordingReader) -> Tensor:
 
 
 def other_lines(count: int) -> list[str]:
-    """Sentences beside the transcripts: numbers, names and conversation."""
-    talk = TalkLines(CITIES, random.Random(1))
-    return [*template_lines(count // 2, seed=1), *(talk.line() for _ in range(count - count // 2))]
+    """Sentences beside the transcripts: numbers, names, conversation and single words.
+
+    Without single words, the talker learns to speak longer, and speaks "Hello." twice.
+    """
+    choice = random.Random(1)
+    talk, short = TalkLines(CITIES, choice), [*REPLIES.split(), *(f"{one}." for one in CITIES)]
+    lines = [*template_lines(count // 2, seed=1), *(talk.line() for _ in range(count - count // 2))]
+    for number in range(SHORT_EVERY - 1, count, SHORT_EVERY):
+        lines[number] = choice.choice(short)
+    return lines
 
 
 def imitate(

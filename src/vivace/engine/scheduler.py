@@ -39,7 +39,7 @@ MAX_WHILE_OTHERS_WAIT = 4  # frames of a turn that steps one utterance
 MAX_BATCH = 256  # utterances of a turn; a larger step costs as much as several
 MAX_SILENT_BATCH = 8  # utterances of a turn that is shortened for one that begins with silence
 MAX_SHORT = 3  # turns in a row of utterances that begin: 1, 1 and 2 frames
-MIN_FOLLOWED, MAX_FOLLOWED = 4, 8  # frames of a turn whose successor may start early
+MIN_FOLLOWED, MAX_FOLLOWED = 2, 8  # frames of a turn whose successor may start early
 FRAME_S = 0.08  # of audio
 MAX_TURN_S = 0.024  # of a longer turn of a few utterances, while a request could be admitted
 

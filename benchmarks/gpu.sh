@@ -59,7 +59,7 @@ engine() { # seconds, name, arguments
     benchmarks/engine.py "$@"
 }
 
-tests() { limited 200 python3 -m pytest -q -m gpu -p no:cacheprovider --tb=short -rf "$@"; }
+tests() { limited 300 python3 -m pytest -q -m gpu -p no:cacheprovider --tb=short -rf "$@"; }
 
 run_stage() {
   local size

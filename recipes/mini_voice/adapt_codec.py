@@ -143,6 +143,7 @@ class Adaptation:
         return self._encode(texts, audios)
 
     def _train(self, name: str, stage: Stage) -> None:
+        begin_stage()
         steps, share = (getattr(self.config, f"{name}_{key}") for key in ("steps", "share"))
         train(stage, name, Length(steps, share * self.seconds), self.log)
 

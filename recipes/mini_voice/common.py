@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from vivace.backends.cuda_graph.graphs import reset_generator
 from vivace.model.codec_decoder import ConvNeXt, SnakeBeta
 from vivace.model.layers import LayerScale, Linear, RMSNorm, Rope
 
@@ -204,6 +205,7 @@ class Step:
             print(f"{self.name}: captured in {time.perf_counter() - begun:.1f} s", flush=True)
         except Exception as error:  # a failed capture must not end the run
             torch.cuda.synchronize()
+            reset_generator()
             print(f"{self.name}: no graph ({type(error).__name__}: {error})", flush=True)
             self._graph, self.has_failed = None, True
         self._reset()

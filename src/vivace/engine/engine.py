@@ -269,16 +269,29 @@ class Engine(EngineClient):
         worker, is_idle = self._worker, False
         try:
             while self._read_messages(is_idle):
-                self.busy_since = time.perf_counter()
-                with short_switch_interval():
-                    is_idle = not self._take_turn()
-                worker.expire(is_idle)
+                self._work_until_idle()
+                is_idle = True
         except Exception as fault:  # a bug of the engine; readers must not wait forever
             log.exception("the engine failed")
             worker.break_down(fault, f"the engine failed ({describe(fault)}); load the model again")
             worker.sweep()
             with self._start_lock:
                 self._thread = self.busy_since = None
+
+    def _work_until_idle(self) -> None:
+        """Take turns, and read messages between them.
+
+        The switch interval stays short between turns. If this thread lost the interpreter there, it
+        would otherwise wait for the long interval while the device is idle.
+        """
+        is_idle = False
+        with short_switch_interval():
+            while not is_idle:
+                self.busy_since = time.perf_counter()
+                is_idle = not self._take_turn()
+                self._worker.expire(is_idle)
+                if not is_idle:
+                    self._read_messages(is_idle)
 
     def _read_messages(self, is_idle: bool) -> bool:
         """Run all messages, after waiting for one if idle. Returns False if the thread ends."""

@@ -116,7 +116,7 @@ class GraphPool:
         try:
             _end_capture(graph, work)
         except BaseException:
-            _reset_generator()
+            reset_generator()
             raise
         return graph.replay
 
@@ -132,7 +132,7 @@ def _end_capture(graph: torch.cuda.CUDAGraph, work: Work) -> None:
     graph.capture_end()
 
 
-def _reset_generator() -> None:
+def reset_generator() -> None:
     """Let PyTorch draw on the GPU again: a failed capture leaves its generator in capture mode.
 
     Vivace draws with its own counters. Training in the same process uses the generator. The copy

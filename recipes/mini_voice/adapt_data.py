@@ -26,8 +26,8 @@ from vivace.finetune.sources import Defaults, Entry, Rejection, Row, read_rows
 
 LOUDNESS = -24.6  # LUFS of the preset `michael`
 SHORT_EVERY = 6  # lines, of which the last is short
-REPLIES = """Yes. No. Hello. Hi! Thanks. Please. Sorry. Maybe. Never. Always. Really? Why? When? Where?
-Welcome. Goodbye. Stop! Wait. Listen. Look. Great. Sure. Okay. Exactly. Right. Wrong. Tomorrow.
+REPLIES = """Yes. No. Hello. Hi! Thanks. Please. Sorry. Maybe. Never. Always. Really? Why? When?
+Where? Welcome. Goodbye. Stop! Wait. Listen. Look. Great. Sure. Okay. Exactly. Right. Wrong.
 Today. Now. Later. Nothing. Everyone. Finally. Perhaps. Indeed. Enough. Ready? Done. Next. Again.
 """
 

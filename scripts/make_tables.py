@@ -134,7 +134,7 @@ TABLES: dict[str, Callable[[], str]] = {
     ),
     "cpu-streams": partial(cpu, cpu_tables.streams, "cpu-streams-0.6B"),
     "cpu-streams-2cores": partial(cpu, cpu_tables.streams, "cpu-streams-0.6B-2cores"),
-    "cpu-calls": partial(cpu, cpu_tables.calls, "cpu-calls-0.6B"),
+    "cpu-calls": partial(cpu, cpu_tables.calls, "cpu-calls-0.6B", "cpu-calls-1.7B"),
     "cpu-calls-2cores": partial(
         cpu, cpu_tables.calls, "cpu-calls-0.6B-2cores", "cpu-calls-1.7B-2cores"
     ),

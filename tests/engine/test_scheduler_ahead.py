@@ -78,13 +78,3 @@ def test_next_turn_of_a_whole_text_starts_before_the_samples_of_the_last() -> No
     ]  # fmt: skip
     assert backend.steps[:3] == [(1, WHOLE[0]), (1, WHOLE[1]), (1, WHOLE[1])]
     del blocks
-
-
-@pytest.mark.parametrize("renders_in_order", [True, False])
-def test_frames_run_ahead_of_first_audio_that_they_do_not_delay(renders_in_order: bool) -> None:
-    one = rendering(num_read=0, num_wanted=1, num_made=1)
-    scheduler = Scheduler(
-        EngineLimits(), 8, renders_in_order=renders_in_order, running=[one], _active=[one]
-    )
-    expected = Plan((), (one,), 1) if renders_in_order else Plan()
-    assert scheduler.plan(is_busy=True) == expected

@@ -160,7 +160,6 @@ class Backend(Protocol):
     shares_work: bool  # a batched step costs little more than a step of one slot
     max_prompt_rows: int  # of `admit_many` that running slots can wait for without an underrun
     renders_beside: bool  # samples are made beside the next frames: `start_render` returns early
-    renders_in_order: bool  # frames that are started later do not delay samples
 
     @property
     def watched(self) -> Head | None:
@@ -237,7 +236,6 @@ class SynchronousBackend(ABC):
 
     watched: Head | None = None
     renders_beside: bool = False
-    renders_in_order: bool = False
 
     @abstractmethod
     def admit(self, prompt: Prompt, sampling: SamplingParams) -> Slot:

@@ -104,7 +104,6 @@ class Scheduler(Generic[S]):
     running: list[S] = field(default_factory=list)  # with a slot
     step_s: float = 0.0  # seconds of a frame in the last turn; 0: not measured
     max_prompt_rows: int = 2048  # of the prompts of a turn, while an utterance begins
-    renders_in_order: bool = False  # frames that are started later do not delay samples
     _active: list[S] = field(default_factory=list)  # as `active`, unless `_has_resumed`
     _has_resumed: bool = False
     _pace: Pace = field(init=False)
@@ -314,9 +313,8 @@ class Scheduler(Generic[S]):
     def _batch(self, active: Sequence[S], missing: Mapping[S, int]) -> list[S]:
         """The utterances whose readers wait, and those that may run ahead."""
         batch = [one for one in active if one in missing or self._may_run_ahead(one)]
-        if missing or self.renders_in_order or any(one.num_rendered for one in batch):
-            return batch
-        return []  # frames would delay first audio
+        # While first audio is rendered, nothing runs ahead.
+        return batch if missing or any(one.num_rendered for one in batch) else []
 
 
 def _played_until(one: Schedulable) -> float:

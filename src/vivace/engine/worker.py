@@ -45,7 +45,6 @@ class EngineWorker:
             limits,
             num_slots,
             shares_work=backend.shares_work,
-            renders_in_order=backend.renders_in_order,
             max_prompt_rows=backend.max_prompt_rows,
         )
         self.pipeline = Pipeline(backend)

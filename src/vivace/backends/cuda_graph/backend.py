@@ -61,7 +61,7 @@ class CudaGraphBackend:
     name = "cuda_graph"
     shares_work = True
     renders_beside = True
-    renders_in_order = False  # the codec uses a separate CUDA stream
+    renders_beside_frames = True  # the codec uses a separate CUDA stream
     default_layers = AUTO_LAYERS
 
     @torch.inference_mode()
@@ -123,7 +123,7 @@ class CudaGraphBackend:
         """The graphs of frames, and the graphs of the codec."""
         pool = partial(GraphPool, is_capturing=is_capturing, compile=self._compile)
         frames = pool(self.model.device, is_urgent=True)
-        shared = frames if self.renders_in_order else None
+        shared = None if self.renders_beside_frames else frames
         return frames, pool(self.codec.device, stream_of=shared)
 
     @staticmethod

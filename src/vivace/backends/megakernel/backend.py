@@ -23,7 +23,7 @@ OLDEST = (8, 0)  # compute capability with bfloat16 products and asynchronous co
 class MegakernelBackend(CudaGraphBackend):
     name = "megakernel"
     # The kernels need all multiprocessors at once, so the codec must not run concurrently.
-    renders_in_order = True
+    renders_beside_frames = False
 
     default_layers = "megakernel"
 

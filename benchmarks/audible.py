@@ -7,8 +7,9 @@ up to six frames for voices cloned from a speaker vector. Random weights make no
 `SilentStart` sets the samples of the first frames to zero after the codec has rendered them. The
 engine makes and renders all frames as usual, and `trim_start` removes the zeros.
 
-`in_process` reads `tts.stream` in this process, one request after another. `http` sends requests at
-random times with `--rate` requests per second on average, from another process, and waits for the
+`in_process` reads `tts.stream` in this process, one request after another. Each begins when the
+engine is idle: the frames of a cancelled request would delay it. `http` sends requests at random
+times with `--rate` requests per second on average, from another process, and waits for the
 first 16-bit sample above -50 dBFS in the response. It is left out if the server's packages are not
 installed. Times are milliseconds from the request.
 """
@@ -41,6 +42,7 @@ if TYPE_CHECKING:  # the client's process starts without torch
 SILENT_FRAMES = {"preset voice": 1, "speaker vector": 6}
 NUM_FRAMES = 24  # of one utterance
 WARM_UP = 3  # requests that are not counted
+PAUSE_S = 0.1  # between requests in process: a cancelled one may have frames in flight
 
 
 class SilentStart:
@@ -169,6 +171,7 @@ def speak_all(tts: TTS, num_silent: int, repeats: int) -> list[float]:
 
 
 def speak(tts: TTS, num_silent: int, seed: int) -> float:
+    time.sleep(PAUSE_S)
     began = time.perf_counter()
     sampling: dict[str, Any] = {"max_frames": NUM_FRAMES, "min_frames": NUM_FRAMES, "guard": False}
     with tts.stream(TEXT, seed=seed, language="english", **sampling) as stream:

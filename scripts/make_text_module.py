@@ -30,6 +30,7 @@ REPLACED = {
     "vivace.text.options.ScriptOptions.of": "",
     "vivace.text.packing.BlockPacker": "$own.Unsupported",
     "vivace.text.spans.SpannedText": "$own.Unsupported",
+    "vivace.text.tex.TexReader": "$own.Unsupported",
     "vivace.text.normalize.open_normalizer": "() => new "
     "{vivace.text.normalize.normalizer.LiveNormalizer}({vivace.text.normalize.english.RULES})",
     "vivace.text.respell.Respeller": "$own.respeller"

@@ -57,6 +57,15 @@ SIGNS = {
     "≈": "is about",
     "a ⊞ b": "a squared plus b",  # its Unicode name
 }
+BOUNDS = {
+    "∑[i=1→n] i": "the sum from i equals one to n of i",
+    "∑[k] a_k.": "the sum over k of a k.",
+    "∫[-∞→∞] f(x) dx": "the integral from minus infinity to infinity of f of x dx",
+    "lim[x→0] x²": "the limit as x approaches zero of x squared",
+    "∏[k=1→n+1] k": "the product from k equals one to n plus one of k",
+    "e^-x and 2^(-n)": "e to the power of minus x and two to the power of minus n",
+    "x[0] and lim[3]": "x zero and lim three",
+}
 UNITS = {
     "The limit in km/h.": "The limit in kilometers per hour.",
     "m/s, mg/dL and W/m²": "meters per second, milligrams per deciliter and watts per square meter",
@@ -79,7 +88,8 @@ UNITS = {
     "an mm-hm": "an mm-hm",
     "16 bit": "sixteen bit",
 }
-ALL = [*FUNCTIONS.items(), *NO_FUNCTIONS.items(), *SIGNS.items(), *UNITS.items()]
+CASES = (FUNCTIONS, NO_FUNCTIONS, SIGNS, BOUNDS, UNITS)
+ALL = [case for cases in CASES for case in cases.items()]
 
 
 @pytest.mark.parametrize(("text", "said"), ALL, ids=[text for text, _ in ALL])

@@ -15,6 +15,7 @@ from vivace.books.count import LeftOutText, check_letters, is_within
 from vivace.books.markup import scan
 from vivace.text.html_elements import BLOCK_ELEMENTS, INLINE_ELEMENTS
 from vivace.text.markup import remove_markup, resolve_references
+from vivace.text.tex import read_formulas
 
 CODE, COMMENTS, FRONT_MATTER, ADDRESSES = "code", "comments", "front matter", "link addresses"
 FIELDS = ("title", "author")
@@ -128,6 +129,7 @@ def _clean(source: str, left_out: LeftOutText) -> list[str]:
         left_out.add(ADDRESSES, source)
         return []
     text = _drop_tags(_BULLET.sub("", source, 1) if _BULLET.match(source) else source)
+    text = read_formulas(text)
     wanted = resolve_references(_ADDRESS.sub(" ", text))
     cleaned = remove_markup(text)
     if not is_within(wanted, cleaned):

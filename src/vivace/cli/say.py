@@ -25,6 +25,7 @@ from vivace.text.lexicon import Lexicon
 from vivace.text.markup import remove_markup
 from vivace.text.pauses import parse_pauses
 from vivace.text.respell import respell
+from vivace.text.tex import read_formulas
 
 
 def say(arguments: argparse.Namespace) -> int:
@@ -128,6 +129,6 @@ def _resolve_description(arguments: argparse.Namespace) -> None:
 def _spoken_words(text: str, options: SpeechOptions) -> str:
     """The words that were spoken: respelled, without removed markup, emoji and pauses."""
     tries = Lexicon.of(options.lexicon).tries(options.language) if options.lexicon else ()
-    text = remove_markup(text) if options.clean else text
+    text = remove_markup(read_formulas(text)) if options.clean else text
     parts = parse_pauses(options.remove_emoji(text))
     return " ".join(respell(part.strip(), tries) for part in parts if isinstance(part, str))

@@ -18,7 +18,7 @@ Packing = Literal["whole", "sentences", "words"]
 class TextOptions:
     """Options that need no checkpoint. Part of `SpeechOptions` and of `ScriptOptions`."""
 
-    clean: Annotated[bool, "Remove markdown and links from the text."] = False
+    clean: Annotated[bool, "Remove markdown and links, and read TeX formulas."] = False
     keep_emoji: Annotated[bool, "Speak emoji. By default they are removed."] = False
 
     def remove_emoji(self, text: str) -> str:

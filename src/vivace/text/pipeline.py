@@ -1,7 +1,7 @@
 """Turns a text into utterances, pauses and cuts, stage by stage.
 
-    tidy -> markdown -> pauses -> emoji -> line breaks -> lexicon -> normalize -> short
-    sentences -> pack -> plain
+    tidy -> emoji -> TeX -> markdown -> pauses -> emoji -> line breaks -> lexicon -> normalize
+    -> short sentences -> pack -> plain
 
 Every stage receives text in pieces. A stage holds back what later text may still change: half a
 mark, a number, a full stop that may end an utterance. The result does not depend on how the text
@@ -29,6 +29,7 @@ from vivace.text.respell import Respeller
 from vivace.text.short_sentences import ShortSentences
 from vivace.text.spans import SpannedText
 from vivace.text.split import ends_sentence
+from vivace.text.tex import TexReader
 from vivace.text.tidy import Tidier
 from vivace.text.written_words import WrittenWords
 
@@ -83,12 +84,13 @@ class TextPipeline:
     def __init__(self, options: ScriptOptions, words: WrittenWords | None = None) -> None:
         self._tidier = Tidier()
         self._before_pauses: list[Stage] = [self._tidier]
+        self._tex: TexReader | None = None
         self._cleaner: MarkdownCleaner | None = None
         if options.clean:
             item_end = LINE_SEPARATOR if options.plain_breaks else "\n\n"
-            self._cleaner = MarkdownCleaner(item_end=item_end)
+            self._tex, self._cleaner = TexReader(), MarkdownCleaner(item_end=item_end)
             droppers = [] if options.keep_emoji else [EmojiDropper()]
-            self._before_pauses += [*droppers, self._cleaner]
+            self._before_pauses += [*droppers, self._tex, self._cleaner]
         self._held = ""  # may be the beginning of a pause mark
         self._tail = ""  # end of the text so far
         self._errors: list[RequestError] = []
@@ -116,7 +118,7 @@ class TextPipeline:
 
     def settle(self) -> list[Event]:
         """Return the last sentence if it has certainly ended, without waiting for more text."""
-        if self._held or not ends_sentence(self._tail):
+        if self._held or not ends_sentence(self._tail) or (self._tex and self._tex.is_open):
             return []
         rest = self._cleaner.settle() if self._cleaner else ""
         if rest is None:

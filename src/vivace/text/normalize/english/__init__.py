@@ -17,7 +17,7 @@ from vivace.text.normalize.english.codes import read_code, read_compound
 from vivace.text.normalize.english.dates import NAMES, read_date
 from vivace.text.normalize.english.decimal_commas import read_decimal_comma
 from vivace.text.normalize.english.durations import read_duration
-from vivace.text.normalize.english.formulas import read_formula, read_math_marks
+from vivace.text.normalize.english.formulas import read_bounds, read_formula, read_math_marks
 from vivace.text.normalize.english.money import read_money
 from vivace.text.normalize.english.numbers import SMALL_NUMERALS
 from vivace.text.normalize.english.phones import read_phone
@@ -44,6 +44,7 @@ from vivace.text.normalize.rules import MAX_TOKEN, LanguageRules, Rule, Token
 
 _RULES: tuple[Rule, ...] = (
     read_tag,
+    read_bounds,
     read_sign,
     read_source,
     read_reference,

@@ -37,6 +37,14 @@ _DOLLARS = re.compile(  # not those of "$5", "5$" and "US$5"
     rf"\A\$(?=[\\({_GREEK}A-Za-z])|(?<=[{_GREEK}A-Za-z)}}\]])\$\Z|(?<=[\^_]\d)\$\Z"
 )
 _ORIGIN = re.compile(r"[A-Z]{1,3}\$")  # "R$ 50"
+_BOUNDS = re.compile(  # as `tex_reader.py` writes them: "∑[i=1→n]", "∫[C]", "lim[x→0]"
+    r"(?P<sign>[∑∏∫∬∮]|lim(?=.+→))\[(?P<low>[^\[\]]+?)(?:→(?P<high>[^\[\]]+))?\]"
+)
+_BOUNDED = {
+    "∑": "sum", "∏": "product", "∫": "integral", "∬": "double integral", "∮": "integral",
+    "lim": "limit",
+}  # fmt: skip
+_MINUS_POWER = re.compile(r"([A-Za-z]|\d+)\^\(?[-−]([A-Za-z]{1,2})\)?")
 _ABSOLUTE = re.compile(r"\|([A-Za-z]|-?\d+|[A-Za-z] ?[-+−] ?[A-Za-z\d])\|")
 
 
@@ -53,6 +61,26 @@ def read_formula(reader: TokenReader, token: Token) -> Reading | None:
         formula = formula[:-1].rstrip(_PUNCTUATION)
     words = _read(formula) if _is_formula(formula) else None
     return None if words is None else Reading(words, num_tokens, trail=text[len(formula) :])
+
+
+def read_bounds(reader: TokenReader, token: Token) -> Reading | None:
+    """A sum, an integral or a limit with its bounds; `e^-x`."""
+    text = token.text.rstrip(_PUNCTUATION)
+    if found := _MINUS_POWER.fullmatch(token.core):
+        return Reading(f"{reader.read_alone(found[1])} to the power of minus {found[2]}")
+    bounds = _BOUNDS.fullmatch(text)
+    if bounds is None:
+        return None
+    low, high = _read(bounds["low"]), _read(bounds["high"] or "")
+    if low is None or high is None:
+        return None
+    if bounds["sign"] == "lim":
+        words = f"as {low} approaches {high}"
+    else:
+        words = f"from {low} to {high}" if high else f"over {low}"
+    return Reading(
+        f"the {_BOUNDED[bounds['sign']]} {words} of", lead="", trail=token.text[len(text) :]
+    )
 
 
 def read_math_marks(reader: TokenReader, token: Token) -> Reading | None:

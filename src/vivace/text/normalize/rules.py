@@ -213,14 +213,6 @@ def word_before(reader: TokenReader) -> str:
     return before.core.lower() if before is not None and before.is_open else ""
 
 
-def is_adjective(reader: TokenReader, num_tokens: int = 1) -> bool:
-    """Whether a quantity of `num_tokens` words describes a noun: `a 5 kg bag`."""
-    last, following = reader.token(num_tokens - 1), reader.token(num_tokens)
-    is_before_noun = last is not None and last.trail in ("", ".", '"', "”", "″", "′")
-    is_before_noun = is_before_noun and following is not None and following.core.islower()
-    return word_before(reader) in ("a", "an") and is_before_noun
-
-
 def begins_sentence(reader: TokenReader) -> bool:
     before = reader.before
     return before is None or any(stop in before.trail for stop in ".!?…")

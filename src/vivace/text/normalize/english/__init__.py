@@ -37,6 +37,7 @@ from vivace.text.normalize.english.units import (
     read_decade,
     read_number,
     read_ordinal,
+    read_plural,
     read_power,
 )
 from vivace.text.normalize.english.web import read_web
@@ -61,6 +62,7 @@ _RULES: tuple[Rule, ...] = (
     read_money,
     read_fraction,
     read_decade,
+    read_plural,
     read_ordinal,
     read_power,
     read_number,

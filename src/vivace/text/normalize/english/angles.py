@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
+from vivace.text.normalize.english.attributes import is_attribute
 from vivace.text.normalize.english.numbers import NUMBER, cardinal, decimal, is_one
 from vivace.text.normalize.english.ranges import say_fraction
-from vivace.text.normalize.rules import Reading, Token, TokenReader, is_adjective
+from vivace.text.normalize.rules import Reading, Token, TokenReader
 
 _MAX_TOKENS = 4  # degrees, minutes, seconds and a direction
 _DIRECTIONS = {"N": "north", "S": "south", "E": "east", "W": "west"}
@@ -73,7 +74,7 @@ def _read_feet(reader: TokenReader, feet: re.Match[str]) -> Reading | None:
     if "′" not in feet[0] and not _is_length(reader):
         return None
     return Reading(
-        _count(feet[1], "foot", "feet", is_single=is_adjective(reader)), trail=feet["trail"]
+        _count(feet[1], "foot", "feet", is_single=is_attribute(reader)), trail=feet["trail"]
     )
 
 
@@ -92,7 +93,7 @@ def _read_length(reader: TokenReader, found: re.Match[str]) -> Reading | None:
     if is_quotient or (found["sign"] in '"”' and is_quoted):
         return None
     names = ("foot", "feet") if found["sign"] == "′" else ("inch", "inches")
-    words = _count(found["number"], *names, is_single=is_adjective(reader))
+    words = _count(found["number"], *names, is_single=is_attribute(reader))
     return Reading(words, trail=found["trail"])
 
 

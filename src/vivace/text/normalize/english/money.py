@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from vivace.text.normalize.english.attributes import is_attribute
 from vivace.text.normalize.english.numbers import NUMBER, decimal, is_one, read_digits
 from vivace.text.normalize.english.tables import word_map
 from vivace.text.normalize.english.unit_names import per_words, unit_trail
@@ -13,7 +14,6 @@ from vivace.text.normalize.rules import (
     Token,
     TokenReader,
     core_after,
-    is_adjective,
     word_before,
 )
 
@@ -114,7 +114,7 @@ def _read_sum(reader: TokenReader, found: re.Match[str], num_tokens: int = 1) ->
     origin = _BEFORE.get(found["of"] or "", "")
     if origin == "reais":  # R$ is no dollar
         origin, sign = "", "BRL"
-    is_single = not found["per"] and not found["plus"] and is_adjective(reader, num_tokens)
+    is_single = not found["per"] and not found["plus"] and is_attribute(reader, num_tokens)
     is_single = is_single or (is_tailed and (not tail or word_before(reader) in ("a", "an")))
     words = low + _amount(number, sign, scale, is_many=bool(low), of=origin, is_single=is_single)
     if found["minus"]:

@@ -107,10 +107,7 @@ def is_one(text: str) -> bool:
 
 def decade(digits: str) -> str:
     """`1990` as `nineteen nineties`, `20` as `twenties`."""
-    words = year(int(digits)) if len(digits) == 4 else cardinal(int(digits))
-    if words.endswith("y"):
-        return f"{words[:-1]}ies"
-    return f"{words}es" if words.endswith("x") else f"{words}s"
+    return plural_number(year(int(digits)) if len(digits) == 4 else cardinal(int(digits)))
 
 
 def roman(text: str) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from vivace.text.normalize.english.attributes import is_attribute
 from vivace.text.normalize.english.numbers import (
     NUMBER,
     cardinal,
@@ -12,6 +13,7 @@ from vivace.text.normalize.english.numbers import (
     in_pairs,
     is_one,
     ordinal,
+    plural_number,
     read_digits,
     short_year,
     spell_digits,
@@ -24,7 +26,6 @@ from vivace.text.normalize.rules import (
     Token,
     TokenReader,
     core_after,
-    is_adjective,
     is_beside_operator,
     word_before,
 )
@@ -63,7 +64,8 @@ _FEET = ("ft", "feet", "foot")
 _STATE = re.compile("[A-Z]{2}")
 _GROUP = re.compile(r"\d{3}(?:\.\d+)?")
 _ORDINAL = re.compile(r"(\d{1,3}(?:,\d{3})+|\d{1,9})(st|nd|rd|th)", re.IGNORECASE)
-_DECADE = re.compile(r"['’]?(\d{1,3}0)['’]?s")
+_DECADE = re.compile(r"['’]?((?:\d\d)?\d0)['’]?s")
+_PLURAL = re.compile(r"(\d{1,3})s")
 _SHORT_YEAR = re.compile(r"['’](\d\d)")
 _MAX_GROUPS = 5  # up to quadrillions
 _BEFORE_YEARS = word_set("before_years")
@@ -87,7 +89,7 @@ def read_number(reader: TokenReader, token: Token) -> Reading | None:
         return None
     if end == "°" and (scale := core_after(reader, 1)) in ("C", "F"):  # "98.6° F"
         return Reading(f"{_signed(found)} {_name_of(f'°{scale}', found['number'])}", 2)
-    if is_adjective(reader):  # "a 12V battery"
+    if is_attribute(reader):  # "a 12V battery"
         name = _name_of(end, "1")
     return Reading(f"{_signed(found)} {name}", trail=unit_trail(reader, end, 0))
 
@@ -139,7 +141,7 @@ def _read_plain(reader: TokenReader, token: Token, found: re.Match[str]) -> Read
     if following in SCALES:
         return Reading(f"{words} {following}", num_tokens + 1)
     if following and unit_words(following, number) is not None:
-        name = unit_words(following, "1" if is_adjective(reader, num_tokens + 1) else number)
+        name = unit_words(following, "1" if is_attribute(reader, num_tokens + 1) else number)
         return Reading(
             f"{words} {name}", num_tokens + 1, trail=unit_trail(reader, following, num_tokens)
         )
@@ -285,9 +287,33 @@ def read_ordinal(reader: TokenReader, token: Token) -> Reading | None:
     return Reading(words) if ending == found[2].lower() else None  # "4ND" is a postcode
 
 
+def read_plural(reader: TokenReader, token: Token) -> Reading | None:
+    """Things that are named by a number: `Boeing 737s`, `two 747s`, `iPhone 15s`, `the 9s`."""
+    found = _PLURAL.fullmatch(token.core)
+    if found is None or _DECADE.fullmatch(token.core):
+        return None
+    digits = found[1]
+    if len(digits) == 3:
+        return None if digits.endswith("0") else Reading(plural_number(in_pairs(digits)))
+    has_name = _is_after_name(reader) or word_before(reader) == "the"
+    return Reading(plural_number(cardinal(int(digits)))) if has_name else None
+
+
+def _is_after_name(reader: TokenReader) -> bool:
+    """Whether a name stands before: `iPhone`, `MAX`. The first word of a sentence may be a verb."""
+    before = reader.before
+    if before is None or not before.is_open:
+        return False
+    is_first = reader.earlier is None or not reader.earlier.is_open
+    return any(letter.isupper() for letter in before.core[is_first:])
+
+
 def read_decade(reader: TokenReader, token: Token) -> Reading | None:
     """`1990s`, `the '90s`, `'24`."""
-    if found := _DECADE.fullmatch(token.core):
+    found = _DECADE.fullmatch(token.core)
+    if found and len(found[1]) == 2 and word_before(reader) in ("a", "an"):
+        return None  # "a 30s delay"
+    if found:
         return Reading(decade(found[1]), lead=token.lead.rstrip("'’‘"))
     text = token.lead[-1:] + token.core
     if (found := _SHORT_YEAR.fullmatch(text)) and token.trail[:1] not in ("'", "’"):

@@ -1,0 +1,28 @@
+"""Quantities that describe a noun: `a 5 kg bag`, `the $1.5 million house`."""
+
+from __future__ import annotations
+
+from vivace.text.normalize.english.tables import word_set
+from vivace.text.normalize.rules import TokenReader, word_before
+
+_DETERMINERS = word_set("determiners")
+_CONTRACTED = word_set("contracted")  # with "is" or "has": "it's"
+_NO_NOUNS = word_set("no_nouns")  # plain words that are no noun and no adjective
+
+
+def is_attribute(reader: TokenReader, num_tokens: int = 1) -> bool:
+    """Whether a quantity of `num_tokens` words stands between a determiner and a noun."""
+    last, following = reader.token(num_tokens - 1), reader.token(num_tokens)
+    is_open = last is not None and last.trail in ("", ".", '"', "”", "″", "′")
+    if not is_open or following is None or not following.core.islower():
+        return False
+    before, after = word_before(reader), following.core
+    if before in ("a", "an"):
+        return True
+    owner, _, ending = before.replace("’", "'").rpartition("'")
+    is_owned = ending == "s" and owner not in _CONTRACTED  # "its owner's", not "it's"
+    return (
+        (before in _DETERMINERS or is_owned)
+        and after not in _NO_NOUNS
+        and not after.endswith(("ed", "ly"))
+    )

@@ -168,6 +168,7 @@ CASES: dict[str, dict[str, str]] = {
         "€3,50": "three euros and fifty cents",
         "1,5 €": "one point five euros",
         "$10 000": "ten thousand dollars",
+        "~$850M or <£5": "about eight hundred fifty million dollars or less than five pounds",
         "the $5 bill": "the five dollar bill",
         "his $300 phone": "his three hundred dollar phone",
         "ESA's $10bn telescope": "Esa's ten billion dollar telescope",
@@ -176,6 +177,13 @@ CASES: dict[str, dict[str, str]] = {
         "it's $20 cheaper": "it's twenty dollars cheaper",
         "my $20 is gone": "my twenty dollars is gone",
         "10 000 €": "ten thousand euros",
+    },
+    "sizes and periods": {
+        'a 9"x13" pan': "a nine by thirteen inch pan",
+        '9x13" wide': "nine by thirteen inches wide",
+        "Q3 2025 results and FY 2024 sales": (
+            "Q three twenty twenty-five results and F Y twenty twenty-four sales"
+        ),
     },
     "plurals": {
         "Two Boeing 737s": "Two Boeing seven thirty-sevens",

@@ -64,6 +64,8 @@ BOUNDS = {
     "lim[x→0] x²": "the limit as x approaches zero of x squared",
     "∏[k=1→n+1] k": "the product from k equals one to n plus one of k",
     "e^-x and 2^(-n)": "e to the power of minus x and two to the power of minus n",
+    "x^(n+1) or e^(-x²).": "x to the power of n plus one or e to the power of minus x squared.",
+    "Results: ≈ 3": "Results: about three",
     "x[0] and lim[3]": "x zero and lim three",
 }
 UNITS = {

@@ -56,7 +56,7 @@ CLEANED = {
     "a link after a pause": ("[pause 1s](x) [y](z)", "[pause 1s](x) y"),
 }
 KEPT = {
-    "sums and names": "2*3*4 = 24, 5 * 6, snake_case, a_b_c, x - y, C#, #1, 3 > 2",
+    "sums and names": "2*3*4 = 24, 5 * 6, ~5 or ~$9, snake_case, a_b_c, x - y, C#, #1, 3 > 2",
     "brackets": "array[0] (see above) [sic] f(x)",
     "a list of numbers": "1. one\n2. two",
     "a hyphen and a dash": "well-known — and – so",

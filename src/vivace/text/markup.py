@@ -199,11 +199,13 @@ def _speak_url(url: re.Match[str]) -> str:
 
 
 def _drop_emphasis(run: re.Match[str]) -> str:
-    """Remove emphasis marks; keep "2*3", "snake_case" and a mark between spaces."""
-    if run[0][0] in "~`":
-        return ""
+    """Remove emphasis marks; keep "2*3", "snake_case", "~5" and a mark between spaces."""
     before = run.string[max(run.start() - 1, 0) : run.start()]
     after = run.string[run.end() : run.end() + 1]
+    if run[0] == "~" and not before.strip() and (after.isdecimal() or after in tuple("$€£¥")):
+        return run[0]  # "about"
+    if run[0][0] in "~`":
+        return ""
     is_alone = not before.strip() and not after.strip()
     fits = str.isalnum if run[0][0] == "_" else str.isdecimal
     return run[0] if is_alone or (fits(before) and fits(after)) else ""

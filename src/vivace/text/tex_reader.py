@@ -7,12 +7,12 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from vivace.text.spans import join, substitute
+from vivace.text.spans import join, rewrite, substitute
 
 _TOKEN = re.compile(r"\\[A-Za-z]+\*?|\\.|[{}^_&~]|\s+|[^\\{}^_&~\s]|\\")
 _MARKS = re.compile(r"\A(?:\$\$?|\\[(\[])|(?:\$\$?|\\[)\]])\Z")
 _DEGREE = re.compile(r"\[([^\[\]]*)\]")
-_SIMPLE = re.compile(r"[-+−]?\w{1,3}")
+_SIMPLE = re.compile(r"[-+−]?[A-Za-z0-9α-ωΑ-Ω∞]{1,3}")
 _SHORT = re.compile(r"[A-Za-zα-ωΑ-Ω]|\d+(?:\.\d+)?|\d{1,3}[A-Za-zα-ω]")
 _LOOSE = re.compile(r".[^()]*[-+−±]")  # needs brackets in a fraction
 _MAX_DEPTH = 20
@@ -156,13 +156,15 @@ def _space(part: str, before: Sequence[str]) -> str:
     last = next((one for one in reversed(before) if one and not one.isspace()), "")
     is_binary = last[-1:].isalnum() or last[-1:] in tuple(")²³'!")
     if part in _OPERATORS and (is_binary or part not in "-−"):
-        return join([" ", part, " "])
+        return join([" ", rewrite(part, "−") if part == "-" else part, " "])
     is_fraction = "/" in part or "÷" in part
     return join([" ", part]) if is_fraction and last[-1:].isalnum() else part
 
 
 def _divide(above: str, below: str) -> str:
-    if _SHORT.fullmatch(above) and _SHORT.fullmatch(below):
+    is_short = _SHORT.fullmatch(above) and _SHORT.fullmatch(below)
+    is_improper = above.isdecimal() and below.isdecimal() and int(above) >= int(below)
+    if is_short and not is_improper:  # "8/2" may be a date
         return join([above, "/", below])
     return join([_bracket(above), " ÷ ", _bracket(below)])
 

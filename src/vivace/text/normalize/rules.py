@@ -19,6 +19,7 @@ _LEADS = "([{<\"“”'‘’„‚«‹*_`~|¿¡"
 _TRAILS = ".,;:!?…)]}>\"“”'‘’»›*_`~|"
 _OPERATORS = frozenset("+-−–=*×÷/<>≤≥≠≈±")
 _QUOTES = re.compile('["“”]')
+_COMPARED = re.compile(r"[~<>][\d$€£¥₹]")  # "about", "less than", "more than"
 _SOLID = re.compile(rf"\S{{1,{MAX_TOKEN}}}")
 
 
@@ -53,7 +54,7 @@ def is_break(space: str) -> bool:
 
 def make_token(space: str, text: str, written: str) -> Token:
     num_signs = 0  # at the start, of the core
-    if text[0] in "~<>" and text[1:2].isdigit():  # "about", "less than", "more than"
+    if _COMPARED.match(text):
         num_signs = 1
     elif text.startswith(("~/", "::")):  # a home folder, an address
         num_signs = 2

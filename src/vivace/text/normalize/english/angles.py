@@ -25,6 +25,7 @@ _INCHES = re.compile(rf"(\d{{1,2}}){_INCH}{_STOPS}")
 _LENGTH = re.compile(
     rf"(?P<number>(?:{NUMBER})(?:[-–](?:{NUMBER}))?|\d{{1,2}}/\d{{1,2}}|\d{{0,3}}[½¼¾⅛⅜⅝⅞])(?P<sign>[\"”′″]){_STOPS}"
 )
+_SIDES = re.compile(rf"(\d{{1,3}}){_INCH}?[x×](\d{{1,3}}){_INCH}{_STOPS}")  # 9"x13"
 
 
 def read_angle(reader: TokenReader, token: Token) -> Reading | None:
@@ -36,6 +37,10 @@ def read_angle(reader: TokenReader, token: Token) -> Reading | None:
         return _read_feet(reader, found)
     if found := _LENGTH.fullmatch(text):
         return _read_length(reader, found)
+    if found := _SIDES.fullmatch(text):
+        name = "inch" if is_attribute(reader) else "inches"
+        sides = f"{decimal(found[1])} by {decimal(found[2])}"
+        return Reading(f"{sides} {name}", trail=found["trail"])
     return None
 
 

@@ -44,7 +44,7 @@ _BOUNDED = {
     "∑": "sum", "∏": "product", "∫": "integral", "∬": "double integral", "∮": "integral",
     "lim": "limit",
 }  # fmt: skip
-_MINUS_POWER = re.compile(r"([A-Za-z]|\d+)\^\(?[-−]([A-Za-z]{1,2})\)?")
+_POWER = re.compile(r"([A-Za-z]|\d+)\^(?:\(([^()]+)\)|([-−][A-Za-z]{1,2}))")
 _ABSOLUTE = re.compile(r"\|([A-Za-z]|-?\d+|[A-Za-z] ?[-+−] ?[A-Za-z\d])\|")
 
 
@@ -64,10 +64,12 @@ def read_formula(reader: TokenReader, token: Token) -> Reading | None:
 
 
 def read_bounds(reader: TokenReader, token: Token) -> Reading | None:
-    """A sum, an integral or a limit with its bounds; `e^-x`."""
+    """A sum, an integral or a limit with its bounds; `e^(-x²)`."""
     text = token.text.rstrip(_PUNCTUATION)
-    if found := _MINUS_POWER.fullmatch(token.core):
-        return Reading(f"{reader.read_alone(found[1])} to the power of minus {found[2]}")
+    if found := _POWER.fullmatch(text):
+        power = _read(found[2] or found[3])
+        words = f"{reader.read_alone(found[1])} to the power of {power}"
+        return None if power is None else Reading(words, lead="", trail=token.text[len(text) :])
     bounds = _BOUNDS.fullmatch(text)
     if bounds is None:
         return None

@@ -46,9 +46,10 @@ _NAMES = {
     **{code: tuple(names.split("|")) for code, names in word_map("currency_names").items()},
 }
 _N = rf"{NUMBER}|\.\d+|\d+,\d{{1,2}}"  # the last with a decimal comma: €3,50
+_MARKS = word_map("number_signs")  # "-$5", "~$5"
 _SCALE_LETTERS = word_map("scale_letters")
 _SUM = re.compile(
-    rf"(?P<minus>[-−])?(?P<of>{_OF})?(?P<sign>[{_SIGN}])(?P<number>{_N})"
+    rf"(?P<mark>[-−~≈<>≤≥])?(?P<of>{_OF})?(?P<sign>[{_SIGN}])(?P<number>{_N})"
     rf"(?P<scale>[kKmMbBtT]|[mbt]n)?(?:[-–—](?P<sign2>[{_SIGN}])?(?P<number2>{_N})"
     rf"(?P<scale2>[kKmMbBtT]|[mbt]n)?)?(?:/(?P<per>[A-Za-z]+|\d{{1,4}}[kKMB]?)|(?P<tail>(?:-[a-z]+)+))?(?P<plus>\+)?"
 )
@@ -117,8 +118,8 @@ def _read_sum(reader: TokenReader, found: re.Match[str], num_tokens: int = 1) ->
     is_single = not found["per"] and not found["plus"] and is_attribute(reader, num_tokens)
     is_single = is_single or (is_tailed and (not tail or word_before(reader) in ("a", "an")))
     words = low + _amount(number, sign, scale, is_many=bool(low), of=origin, is_single=is_single)
-    if found["minus"]:
-        words = f"minus {words}"
+    if found["mark"]:
+        words = f"{_MARKS[found['mark']]} {words}"
     if found["per"]:
         words += f" per {_per(found['per'])}"
     words = " ".join(filter(None, [words, tail, "plus" if found["plus"] else ""]))

@@ -65,6 +65,7 @@ _STATE = re.compile("[A-Z]{2}")
 _GROUP = re.compile(r"\d{3}(?:\.\d+)?")
 _ORDINAL = re.compile(r"(\d{1,3}(?:,\d{3})+|\d{1,9})(st|nd|rd|th)", re.IGNORECASE)
 _DECADE = re.compile(r"['’]?((?:\d\d)?\d0)['’]?s")
+_PERIOD = re.compile(r"q[1-4]|h[12]|fy")  # "Q3 2025 results"
 _PLURAL = re.compile(r"(\d{1,3})s")
 _SHORT_YEAR = re.compile(r"['’](\d\d)")
 _MAX_GROUPS = 5  # up to quadrillions
@@ -266,6 +267,8 @@ def _is_flight(reader: TokenReader) -> bool:
 
 def _read_four(reader: TokenReader, token: Token, digits: str, before: str, following: str) -> str:
     number = int(digits)
+    if _PERIOD.fullmatch(before):
+        return year(number)
     if before in _BEFORE_PAIRS or _is_flight(reader):
         return in_pairs(digits)
     if not (1010 if before in _BEFORE_OLD_YEARS else 1100) <= number <= 2099:

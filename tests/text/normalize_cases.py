@@ -179,6 +179,18 @@ CASES: dict[str, dict[str, str]] = {
         "10 000 €": "ten thousand euros",
     },
     "sizes and periods": {
+        "10 ft x 12 ft, 3 m × 4 m": "ten feet by twelve feet, three meters by four meters",
+        "Take 2 x 500 mg tablets, max. 8/day.": (
+            "Take two times five hundred milligram tablets, maximum eight per day."
+        ),
+        "JAN 5 to AUG 12TH": "January fifth to August twelfth",
+        "Code: 493-201, OTP 482 913": (
+            "Code: four nine three, two zero one, O T P four eight two nine one three"
+        ),
+        "Washington, D.C. 20500": "Washington, D C two zero five zero zero",
+        "IMHO, 5 kg × 2 = 10 kg": (
+            "in my humble opinion, five kilograms times two equals ten kilograms"
+        ),
         'a 9"x13" pan': "a nine by thirteen inch pan",
         '9x13" wide': "nine by thirteen inches wide",
         "Q3 2025 results and FY 2024 sales": (
@@ -703,7 +715,7 @@ CASES: dict[str, dict[str, str]] = {
         "<1/10, 1 ½ cups": "less than one tenth, one and a half cups",
         'a 3-5" gap': "a three to five inch gap",
         "It was '12' long": "It was 'twelve' long",
-        "2 x 400g tins": "two times four hundred grams tins",
+        "2 x 400g tins": "two times four hundred gram tins",
         "9 x 7 x 0.7 in; heavy": "nine by seven by zero point seven inches; heavy",
     },
     "sums and rates": {

@@ -46,6 +46,7 @@ from vivace.text.normalize.rules import MAX_TOKEN, LanguageRules, Rule, Token
 _RULES: tuple[Rule, ...] = (
     read_tag,
     read_bounds,
+    read_cross,
     read_sign,
     read_source,
     read_reference,

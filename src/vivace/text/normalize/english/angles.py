@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from vivace.text.normalize.english.attributes import is_attribute
+from vivace.text.normalize.english.context import is_attribute
 from vivace.text.normalize.english.numbers import NUMBER, cardinal, decimal, is_one
 from vivace.text.normalize.english.ranges import say_fraction
 from vivace.text.normalize.rules import Reading, Token, TokenReader

@@ -10,6 +10,7 @@ from vivace.text.normalize.rules import Reading, Token, TokenReader, core_after
 
 MONTHS = word_list("months")
 _SHORT = {month[:3]: month for month in MONTHS} | {"Sept": "September"}
+_CAPITAL_MONTHS = frozenset(name.upper() for name in (*MONTHS, *_SHORT))
 _DAYS = word_map("days")
 DAYS = frozenset(_DAYS.values())
 NAMES = frozenset((*MONTHS, *_SHORT, *_DAYS))  # words that may be part of a date
@@ -116,7 +117,8 @@ def _say(month: int, day: int) -> str:
 
 def _month(token: Token) -> str | None:
     """The month that a word names; "may" and "march" only with a capital letter."""
-    return token.core if token.core in MONTHS else _SHORT.get(token.core)
+    name = token.core.capitalize() if token.core in _CAPITAL_MONTHS else token.core
+    return name if name in MONTHS else _SHORT.get(name)
 
 
 def _read_after_month(reader: TokenReader, token: Token, month: str) -> Reading | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from vivace.text.normalize.english.attributes import is_attribute
+from vivace.text.normalize.english.context import is_attribute
 from vivace.text.normalize.english.numbers import NUMBER, decimal, is_one, read_digits
 from vivace.text.normalize.english.tables import word_map
 from vivace.text.normalize.english.unit_names import per_words, unit_trail

@@ -6,6 +6,7 @@ import re
 import unicodedata
 from dataclasses import replace
 
+from vivace.text.normalize.english.context import is_after_code
 from vivace.text.normalize.english.numbers import (
     NUMBER,
     cardinal,
@@ -13,10 +14,11 @@ from vivace.text.normalize.english.numbers import (
     in_pairs,
     ordinal,
     short_year,
+    spell_digits,
     year,
 )
 from vivace.text.normalize.english.tables import word_map, word_set
-from vivace.text.normalize.english.unit_names import unit_trail, unit_words
+from vivace.text.normalize.english.unit_names import UNITS, per_words, unit_trail, unit_words
 from vivace.text.normalize.rules import Reading, Token, TokenReader, core_after, word_before
 
 _FRACTION = re.compile(r"(\d{1,4})[/⁄](\d{1,4})(?:rds?|ths?)?")
@@ -55,6 +57,7 @@ _LIMITED = re.compile(r"([<>≤≥~≈±])(.+)")
 _LIMITS = word_map("number_signs")
 _SIZE = re.compile(rf"({NUMBER})[x×]({NUMBER})(?:[x×]({NUMBER}))?(-?[A-Za-z]{{0,4}})")
 _MASS = re.compile(rf"(?:{NUMBER})(?:g|kg|mg|ml|mL|l|L|oz|lb)")
+_RATE = re.compile(rf"({NUMBER})/(min|hour|hr|day|night|week|wk|month|mo|year|yr|person|user)")
 _TIE = re.compile(r"(\d)[-–](\d)\((\d{1,2})\)([.,;:!?]*)")  # 7-6(5)
 _ORDINALS = re.compile(r"(\d{1,3})(?:st|nd|rd|th)[-–—](\d{1,3})(?:st|nd|rd|th)")
 
@@ -207,6 +210,8 @@ def read_range(reader: TokenReader, token: Token) -> Reading | None:
         low, high, unit = found[1], found[3], found[4]
         if word_before(reader) in ("boeing", "airbus"):
             return Reading(f"{in_pairs(low)} {in_pairs(high)}")
+        if is_after_code(reader) and len(low) > 2 and not unit:  # "Code: 493-201"
+            return Reading(f"{spell_digits(low)}, {spell_digits(high)}")
         words = f"{_bound(low, high)} to {_bound(high, low)}"
         if unit == "%" or found[2]:
             return Reading(f"{words} percent")
@@ -214,6 +219,8 @@ def read_range(reader: TokenReader, token: Token) -> Reading | None:
             name = unit_words(unit, high)
             return None if name is None else Reading(f"{words} {name}")
         return _add_unit(reader, words, high, 1)
+    if found := _RATE.fullmatch(token.core):
+        return Reading(f"{decimal(found[1])} per {per_words(found[2])}")
     if (found := _TIE.fullmatch(token.core + token.trail)) is not None:
         words = f"{decimal(found[1])} to {decimal(found[2])}, {decimal(found[3])}"
         return Reading(words, trail=found[4])
@@ -257,16 +264,22 @@ def _read_other(text: str) -> Reading | None:
 
 
 def read_cross(reader: TokenReader, token: Token) -> Reading | None:
-    """The "x" of `10 x 12`."""
-    if token.text != "x":
-        return None
+    """The "x" of `10 x 12` and `10 ft x 12 ft`."""
     before, following = reader.before, reader.token(1)
-    if before is None or following is None:
+    if token.text not in ("x", "×") or before is None or following is None:
         return None
-    is_between = before.core[:1].isdigit() and following.core[:1].isdigit()
-    if is_between and before.core.isdecimal() and _MASS.fullmatch(following.core):
+    is_before_number, unit = following.core[:1].isdigit(), core_after(reader, 2)
+    earlier = reader.earlier
+    is_length = before.core in UNITS and earlier is not None and earlier.core[-1:].isdigit()
+    if is_length and is_before_number and unit == before.core:
+        return Reading("by")  # "10 ft x 12 ft"
+    if token.text == "×":
+        return None
+    is_between = before.core[:1].isdigit() and is_before_number
+    mass = following.core + unit if following.core.isdecimal() else following.core
+    if is_between and before.core.isdecimal() and _MASS.fullmatch(mass):
         return Reading("times")  # "2 x 400g tins"
-    if core_after(reader, 2) == "=":
+    if unit == "=":
         return Reading("times") if is_between else None
     return Reading("by") if is_between and not before.trail.strip("\"'”″′’") else None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from vivace.text.normalize.english.attributes import is_attribute
+from vivace.text.normalize.english.context import is_after_code, is_attribute
 from vivace.text.normalize.english.numbers import (
     NUMBER,
     cardinal,
@@ -61,7 +61,7 @@ _NAMED_POWERS = {"2": "squared", "3": "cubed"}
 _IN_TWO_WORDS = word_map("units_in_two_words")
 _KINDS = frozenset(name.split()[0] for name in _IN_TWO_WORDS)
 _FEET = ("ft", "feet", "foot")
-_STATE = re.compile("[A-Z]{2}")
+_STATE = re.compile(r"[A-Z]{2}|D\.C")
 _GROUP = re.compile(r"\d{3}(?:\.\d+)?")
 _ORDINAL = re.compile(r"(\d{1,3}(?:,\d{3})+|\d{1,9})(st|nd|rd|th)", re.IGNORECASE)
 _DECADE = re.compile(r"['’]?((?:\d\d)?\d0)['’]?s")
@@ -71,7 +71,7 @@ _SHORT_YEAR = re.compile(r"['’](\d\d)")
 _MAX_GROUPS = 5  # up to quadrillions
 _BEFORE_YEARS = word_set("before_years")
 _BEFORE_OLD_YEARS = ("a.d", "ad", "c", "ca", "circa", "in", "since", "year")
-_BEFORE_CODES = word_set("before_codes")
+_CALLS = ("call", "dial")
 _BEFORE_PAIRS = word_set("before_pairs")
 _AFTER_YEARS = word_set("after_years")
 
@@ -188,7 +188,7 @@ def join_groups(reader: TokenReader, number: str) -> tuple[str, int]:
     if not number.isdecimal() or len(number) > 3 or number[0] == "0":
         return number, 1
     groups: list[str] = []
-    is_code = word_before(reader) in _BEFORE_CODES
+    is_code = is_after_code(reader)
     while not is_code and len(groups) < _MAX_GROUPS:
         if not _GROUP.fullmatch(group := core_after(reader, len(groups) + 1)):
             break
@@ -233,13 +233,9 @@ def _read_integer(reader: TokenReader, token: Token, digits: str, following: str
     before = word_before(reader) or _marked_before(reader)
     if before == "in" and reader.earlier is not None and reader.earlier.core == "ending":
         return spell_digits(digits)  # "an account ending in 4821"
-    if before in ("is", "was") and reader.earlier is not None:  # "your code is 483920"
-        named = reader.earlier.core.lower()
-        before = named if named in _BEFORE_CODES else before
     if token.lead.endswith("*") and "*" not in token.trail and len(digits) == 4:
         return spell_digits(digits)  # an account: "*4821"
-    is_code = before in _BEFORE_CODES and len(digits) >= 3
-    if is_code or (before in ("call", "dial") and len(digits) == 3):
+    if len(digits) >= 3 and (is_after_code(reader) or (before in _CALLS and len(digits) == 3)):
         return spell_digits(digits)
     if len(digits) == 4:
         return _read_four(reader, token, digits, before, following)

@@ -1,4 +1,4 @@
-"""Quantities that describe a noun: `a 5 kg bag`, `the $1.5 million house`."""
+"""What the words around a number say about it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from vivace.text.normalize.rules import TokenReader, word_before
 
 _DETERMINERS = word_set("determiners")
 _CONTRACTED = word_set("contracted")  # with "is" or "has": "it's"
+_BEFORE_CODES = word_set("before_codes")
 _NO_NOUNS = word_set("no_nouns")  # plain words that are no noun and no adjective
 
 
 def is_attribute(reader: TokenReader, num_tokens: int = 1) -> bool:
-    """Whether a quantity of `num_tokens` words stands between a determiner and a noun."""
+    """Whether a quantity of `num_tokens` words describes a noun: `a 5 kg bag`."""
     last, following = reader.token(num_tokens - 1), reader.token(num_tokens)
     is_open = last is not None and last.trail in ("", ".", '"', "”", "″", "′")
     if not is_open or following is None or not following.core.islower():
@@ -25,4 +26,16 @@ def is_attribute(reader: TokenReader, num_tokens: int = 1) -> bool:
         (before in _DETERMINERS or is_owned)
         and after not in _NO_NOUNS
         and not after.endswith(("ed", "ly"))
+    )
+
+
+def is_after_code(reader: TokenReader) -> bool:
+    """Whether digits are those of a code: `order 4821`, `Code: 4839`, `your PIN is 4839`."""
+    before, earlier = reader.before, reader.earlier
+    if before is None or before.lead:
+        return False
+    is_further = before.core.isdecimal() or before.core in ("is", "was")  # "code 493 201"
+    named = earlier if is_further and before.is_open else before
+    return (
+        named is not None and named.trail in ("", ".", ":") and named.core.lower() in _BEFORE_CODES
     )

@@ -151,8 +151,10 @@ def _find_arguments(text: str, begin: int, count: int) -> int | None:
 
 
 def _find_bracket(text: str, begin: int) -> int | None:
-    """The place after the bracket that closes the one at `begin`. -1: it is closed neither in this
-    paragraph nor in `MAX_ARGUMENT` characters; None: it may be closed in later text."""
+    """The place after the bracket that closes the one at `begin`; None: it may be in later text.
+
+    -1: the paragraph or `MAX_ARGUMENT` characters end before it.
+    """
     depth = 0
     for bracket in _BRACKET.finditer(text, begin, begin + MAX_ARGUMENT):
         sign = bracket[0]

@@ -178,6 +178,18 @@ CASES: dict[str, dict[str, str]] = {
         "my $20 is gone": "my twenty dollars is gone",
         "10 000 €": "ten thousand euros",
     },
+    "molecules, factors and temperatures": {
+        "CO₂, Na₂SO₄ and C₆H₁₂O₆": ("C O two, N A two S O four and C six H twelve O six"),
+        "x₁ and A₁": "x one and A one",
+        "−½x² + 3": "minus one half x squared plus three",
+        "|−7| and log10(100)": "the absolute value of minus seven and log base ten of one hundred",
+        "98.6F, a 37.5C fever, seat 20C": (
+            "ninety-eight point six degrees Fahrenheit, a thirty-seven point five degree Celsius "
+            "fever, seat twenty C"
+        ),
+        "a 7' wall": "a seven foot wall",
+        "CVV 123": "C V V one two three",
+    },
     "sizes and periods": {
         "10 ft x 12 ft, 3 m × 4 m": "ten feet by twelve feet, three meters by four meters",
         "Take 2 x 500 mg tablets, max. 8/day.": (

@@ -76,11 +76,10 @@ def _read_feet(reader: TokenReader, feet: re.Match[str]) -> Reading | None:
     if inches:
         words = f"{cardinal(int(feet[1]))} foot {cardinal(int(inches[1]))}"
         return Reading(words, 2, inches["trail"])
-    if "′" not in feet[0] and not _is_length(reader):
+    is_single = is_attribute(reader)
+    if "′" not in feet[0] and not (is_single or _is_length(reader)):
         return None
-    return Reading(
-        _count(feet[1], "foot", "feet", is_single=is_attribute(reader)), trail=feet["trail"]
-    )
+    return Reading(_count(feet[1], "foot", "feet", is_single=is_single), trail=feet["trail"])
 
 
 def _is_length(reader: TokenReader) -> bool:

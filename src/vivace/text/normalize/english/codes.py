@@ -37,6 +37,7 @@ _ION = re.compile(
     r"(?:([23]?)([+-])|([²³]?)([⁺⁻]))"
 )
 _INDICES = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
+_MOLECULE = re.compile(r"(?=.*[₀-₉])(?=..+)(?!.[₀-₉]*\Z)(?:[A-Z][a-z]?[₀-₉]*)+")  # "CO₂"
 _LOWERED = str.maketrans("²³", "23")
 _SERIES = re.compile(r"([A-Z]{1,3})(\d{1,4})[-–—]\1(\d{1,4})")  # "Q1–Q3"
 _ATOMS = re.compile(  # "HCl", not "HI"
@@ -98,6 +99,8 @@ def read_code(reader: TokenReader, token: Token) -> Reading | None:
         return Reading(f"{read_mixed(found[1])} {short_year(found[2])}")
     if _GRADE.fullmatch(core):
         return Reading(f"{core[0]} minus")
+    if _MOLECULE.fullmatch(core):
+        return Reading(reader.read_alone(core.translate(_INDICES)))
     if (found := _ION.fullmatch(core.translate(_INDICES))) and (len(found[1]) > 1 or found[5]):
         return Reading(_read_ion(found))
     if _ATOMS.fullmatch(core):

@@ -7,6 +7,7 @@ from vivace.text.normalize.rules import TokenReader, word_before
 
 _DETERMINERS = word_set("determiners")
 _CONTRACTED = word_set("contracted")  # with "is" or "has": "it's"
+_OPEN_TRAILS = ("", ".", *"\"”″'’′")  # nothing, a full stop, inches or feet
 _BEFORE_CODES = word_set("before_codes")
 _NO_NOUNS = word_set("no_nouns")  # plain words that are no noun and no adjective
 
@@ -14,7 +15,7 @@ _NO_NOUNS = word_set("no_nouns")  # plain words that are no noun and no adjectiv
 def is_attribute(reader: TokenReader, num_tokens: int = 1) -> bool:
     """Whether a quantity of `num_tokens` words describes a noun: `a 5 kg bag`."""
     last, following = reader.token(num_tokens - 1), reader.token(num_tokens)
-    is_open = last is not None and last.trail in ("", ".", '"', "”", "″", "′")
+    is_open = last is not None and last.trail in _OPEN_TRAILS
     if not is_open or following is None or not following.core.islower():
         return False
     before, after = word_before(reader), following.core

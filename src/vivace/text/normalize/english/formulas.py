@@ -18,7 +18,7 @@ _LOWERED = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
 _GREEK = "α-ωΑ-Ω"
 _CALL = re.compile(
     rf"(?P<name>{'|'.join(sorted(_FUNCTIONS, key=len, reverse=True))}|[A-Za-z{_GREEK}])"
-    r"(?P<base>[₀-₉]{1,3})?(?P<primes>['’′]{0,3})(?P<raised>²|³|⁻¹)?\("
+    r"(?P<base>[₀-₉]{1,3}|(?<=log)(?:2|10))?(?P<primes>['’′]{0,3})(?P<raised>²|³|⁻¹)?\("
 )
 _PART = re.compile(
     rf"(?P<call>{re.sub(r'[(][?]P<[a-z]+>', '(?:', _CALL.pattern)})|(?P<number>{NUMBER})"
@@ -45,7 +45,7 @@ _BOUNDED = {
     "lim": "limit",
 }  # fmt: skip
 _POWER = re.compile(r"([A-Za-z]|\d+)\^(?:\(([^()]+)\)|([-−][A-Za-z]{1,2}))")
-_ABSOLUTE = re.compile(r"\|([A-Za-z]|-?\d+|[A-Za-z] ?[-+−] ?[A-Za-z\d])\|")
+_ABSOLUTE = re.compile(r"\|([A-Za-z]|[-−]?\d+|[A-Za-z] ?[-+−] ?[A-Za-z\d])\|")
 
 
 def read_formula(reader: TokenReader, token: Token) -> Reading | None:

@@ -25,6 +25,7 @@ _FRACTION = re.compile(r"(\d{1,4})[/⁄](\d{1,4})(?:rds?|ths?)?")
 _SIGNS = "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"
 _LONE_SIGNS = frozenset(_SIGNS)
 _WITH_SIGN = re.compile(rf"(\d*)([{_SIGNS}])")
+_FACTOR = re.compile(rf"([-−])?([{_SIGNS}])([a-z][²³]?)")  # "½x²"
 _PART = rf"\d{{1,2}}-\d{{1,2}}/\d{{1,2}}|\d{{1,3}}/\d{{1,3}}|\d*[{_SIGNS}]"  # 1-1/2, 3/4, 2½
 _PART_AND_END = re.compile(rf"({_PART})(%|[A-Za-z°]{{1,5}}|(?:-[A-Za-z]+)+)")
 _PARTS_RANGE = re.compile(  # 1-1½, 1½–2, 1/2-3/4 cup
@@ -70,6 +71,10 @@ def read_fraction(reader: TokenReader, token: Token) -> Reading | None:
         return None
     if found := _WITH_SIGN.fullmatch(token.core):
         return _with_unit(reader, _sign_parts(found[2]) or (0, 1), found[1])
+    if found := _FACTOR.fullmatch(token.core):
+        minus = "minus " if found[1] else ""
+        factor = _fraction(*(_sign_parts(found[2]) or (0, 1)))
+        return Reading(f"{minus}{factor} {reader.read_alone(found[3])}")
     if found := _AFTER_PREFIX.fullmatch(token.core):
         return Reading(f"{found[1]} {reader.read_alone(found[2])}")
     if (ended := _read_part_of(reader, token.core)) is not None:

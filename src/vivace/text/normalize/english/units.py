@@ -84,6 +84,8 @@ def read_number(reader: TokenReader, token: Token) -> Reading | None:
     end = found["end"]
     if end is None:
         return _read_plain(reader, token, found)
+    if end in ("C", "F") and "." in found["number"]:
+        end = f"°{end}"  # "98.6F"
     if end == "x" and is_beside_operator(reader):
         return Reading(f"{_signed(found)} x")  # "3x + 1", not "3x faster"
     if (name := _name_of(end, found["number"])) is None:

@@ -97,6 +97,7 @@ synthesize() { # for $1 seconds beside the training; existing shards are kept
   say "synthesis"
   rm -f "$work"/shards/stop*
   read_heart
+  touch "$work"/read{1,2}.log
   stage synthesize "$(left 0)" --set "data.num_workers=2" --only 1 > "$work/read1.log" 2>&1 &
   stage synthesize "$(left 0)" --set "data.num_workers=$readers" --only 2 > "$work/read2.log" 2>&1 &
   local training=$!

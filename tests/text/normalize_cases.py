@@ -189,6 +189,7 @@ CASES: dict[str, dict[str, str]] = {
         ),
         "a 7' wall": "a seven foot wall",
         "CVV 123": "C V V one two three",
+        "a 50-50 split": "a fifty-fifty split",
     },
     "sizes and periods": {
         "10 ft x 12 ft, 3 m × 4 m": "ten feet by twelve feet, three meters by four meters",

@@ -172,7 +172,7 @@ class Run:
     def _info(self) -> AdapterInfo:
         request, prepared = self._request, self._prepared
         return AdapterInfo(
-            name=request.name or "adapter",
+            name=request.name or request.output.stem,
             base=model_id(prepared.checkpoint.folder),  # no path: adapters are shared
             base_digest=prepared.base_digest,
             rank=request.training.rank,

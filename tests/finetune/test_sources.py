@@ -166,6 +166,16 @@ def test_bad_line_of_jsonl_is_rejected_with_its_number(
     assert reason in bad.reason
 
 
+def test_table_with_another_name_is_suggested(tmp_path: Path) -> None:
+    folder = write_ljspeech(tmp_path / "data", 2)
+    table = (folder / "metadata.csv").rename(folder / "sentences.csv")
+    with pytest.raises(TrainingDataError, match=f"give {table} as DATA"):
+        read_rows(folder, ME)
+    assert len(read_rows(table, ME)) == 2
+    (folder / "wavs" / "000.txt").write_text("Hello.")  # a transcript: the others are rejected
+    assert reasons(read_rows(folder, ME)) == ["no transcript: 001.txt is missing"]
+
+
 def test_line_of_csv_without_text_is_rejected(tmp_path: Path) -> None:
     folder = write_ljspeech(tmp_path / "data", 1)
     (folder / "metadata.csv").write_text("000\n000|\n")

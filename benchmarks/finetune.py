@@ -153,6 +153,9 @@ class Stages:
     def epoch(self, judgement: Judgement, is_best: bool) -> None:
         self.note(f"epoch {judgement.epoch} is judged")
 
+    def warn(self, text: str) -> None:
+        self.note(text)
+
     def note(self, text: str) -> None:
         peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
         seconds = time.perf_counter() - self._begun

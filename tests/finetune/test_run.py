@@ -28,7 +28,7 @@ from vivace.errors import (
     TrainingDataError,
     UnknownLanguageError,
 )
-from vivace.finetune import output, speech_judge
+from vivace.finetune import output, setup, speech_judge
 from vivace.finetune.options import DataOptions, TrainOptions
 from vivace.finetune.run import FinetuneResult, finetune
 from vivace.finetune.setup import FinetuneRequest
@@ -56,6 +56,9 @@ class Quiet:
 
     def epoch(self, judgement: Judgement, is_best: bool) -> None:
         self.epochs.append(judgement)
+
+    def warn(self, text: str) -> None:
+        self.note(text)
 
     def note(self, text: str) -> None:
         self.notes.append(text)
@@ -325,6 +328,19 @@ def test_unknown_language_is_refused_before_any_recording_is_read(
     with pytest.raises(UnknownLanguageError, match="no language named 'klingon'"):
         run(replace(request_, recordings=replace(NO_CHECK, language="klingon")))
     assert not request_.folder.exists()
+
+
+def test_unchecked_transcripts_of_unknown_language_give_a_warning(
+    request_: FinetuneRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(setup, "_recogniser", lambda options: lambda samples, rate: "not called")
+    options = replace(NO_CHECK, language="auto", check_transcripts=True)
+    training = replace(OPTIONS, epochs=1)
+    request = replace(request_, samples=0, recordings=options, training=training)
+    reporter = Quiet()
+    report = run(request, reporter).report.read_text()
+    assert any("not checked: 8, because their language" in note for note in reporter.notes)
+    assert "<td>transcripts checked</td><td><code>0</code>" in report
 
 
 def test_recordings_with_one_transcript_give_a_note(request_: FinetuneRequest) -> None:

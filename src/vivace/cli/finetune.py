@@ -93,10 +93,16 @@ class TerminalReporter:
 
     def __init__(self, line: ProgressLine, *, is_quiet: bool) -> None:
         self._line, self._is_quiet = line, is_quiet
-        self._last = 0.0
+        self._last = self._begun = 0.0
 
     def progress(self, stage: str, done: int, total: int) -> None:
-        self._show(f"{stage} {done:,} of {total:,}", is_last=done == total)
+        now = time.monotonic()
+        if not done:
+            self._begun = now
+        text = f"{stage} {done:,} of {total:,}"
+        if 0 < done < total:
+            text += f"  {_clock((now - self._begun) / done * (total - done))} left"
+        self._show(text, is_last=done == total)
 
     def step(self, epoch: int, loss: float, share: float, left_s: float) -> None:
         self._show(f"epoch {epoch} {share:4.0%}  loss {loss:.4f}  {_clock(left_s)} left")
@@ -116,8 +122,11 @@ class TerminalReporter:
 
     def note(self, text: str) -> None:
         if not self._is_quiet:
-            self._line.clear()
-            print_stderr(text)
+            self.warn(text)
+
+    def warn(self, text: str) -> None:
+        self._line.clear()
+        print_stderr(text)
 
     def _show(self, text: str, *, is_last: bool = False) -> None:
         self._line.show(text)

@@ -47,6 +47,8 @@ class Reporter(Protocol):
 
     def note(self, text: str) -> None: ...
 
+    def warn(self, text: str) -> None: ...
+
 
 @dataclass(frozen=True, slots=True)
 class FinetuneResult:
@@ -232,8 +234,8 @@ def finetune(request: FinetuneRequest, reporter: Reporter) -> FinetuneResult:
         check_saved(request.folder / STATE)  # before the data is prepared, which may take hours
     with use_threads(request.threads or torch.get_num_threads()):
         prepared = prepare(request, reporter.progress)
-        for note in prepared.notes:
-            reporter.note(note)
+        for warning in prepared.warnings:
+            reporter.warn(warning)
         return Run(request, prepared, reporter).execute()
 
 

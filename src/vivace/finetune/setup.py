@@ -38,7 +38,7 @@ from vivace.finetune.trainable import Trainables, make_trainable
 from vivace.model.talker import Qwen3TTS
 from vivace.prompt import language_id
 from vivace.recogniser import Recogniser, check_recogniser
-from vivace.speech import language_name
+from vivace.speech import AUTO_LANGUAGE, language_name
 from vivace.voices.enroll import speaker_vector
 from vivace.voices.voice import check_voice_name
 
@@ -116,7 +116,7 @@ class Prepared:
     settings: str  # identifies a run that can be resumed
     recognise: Recognise | None
     vector: Vector | None
-    notes: Sequence[str] = ()
+    warnings: Sequence[str] = ()
 
     def facts(self, request: FinetuneRequest) -> dict[str, object]:
         """Rows of the report."""
@@ -128,6 +128,7 @@ class Prepared:
             "recordings": f"{len(self.data.train)} ({minutes:.1f} minutes)",
             "held out": len(self.data.held_out),
             "rejected": len(self.data.rejections),
+            "transcripts checked": sum(clip.is_checked for clip in self.data.clips),
             "trained": f"{self.trainables.num_values:,} values, {kind}",
             "device": f"{self.model.device}, {str(self.model.dtype).removeprefix('torch.')}",
             "data SHA-256": self.data.sha256,
@@ -167,7 +168,7 @@ def prepare(request: FinetuneRequest, progress: Progress) -> Prepared:
         settings=_settings(request, digest, data, dtype),
         recognise=recognise,
         vector=partial(_vector, model) if has_vectors else None,
-        notes=_notes(request, data),
+        warnings=_warnings(request, data, is_checking=recognise is not None),
     )
 
 
@@ -314,20 +315,27 @@ def _settings(request: FinetuneRequest, digest: str, data: PreparedData, dtype: 
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _notes(request: FinetuneRequest, data: PreparedData) -> list[str]:
-    notes = []
+def _warnings(request: FinetuneRequest, data: PreparedData, *, is_checking: bool) -> list[str]:
+    found = []
     minutes = sum(clip.seconds for clip in data.train) / 60
     if minutes < MIN_MINUTES:
-        notes.append(f"only {60 * minutes:.0f} s of speech; at least 5 minutes are recommended")
+        found.append(f"only {60 * minutes:.0f} s of speech; at least 5 minutes are recommended")
     if data.rejections:
-        notes.append(
+        found.append(
             f"rejected recordings: {len(data.rejections)}; see {request.folder / 'rejected.csv'}"
         )
-    texts = Counter(clip.transcript.text for clip in (*data.train, *data.held_out))
+    unchecked = [clip for clip in data.clips if not clip.is_checked]
+    num_unknown = sum(clip.transcript.language == AUTO_LANGUAGE for clip in unchecked)
+    if is_checking and num_unknown:
+        found.append(
+            f"transcripts that were not checked: {num_unknown}, because their language is not "
+            "stated; give --language english if it is English"
+        )
+    texts = Counter(clip.transcript.text for clip in data.clips)
     [(text, number)] = texts.most_common(1)
     if number >= MIN_REPEATED and number > MAX_REPEATED_SHARE * texts.total():
-        notes.append(
+        found.append(
             f"{number} of {texts.total()} recordings have the transcript {text[:40]!r}; check that "
             "the data has the transcript in the right column"
         )
-    return notes
+    return found

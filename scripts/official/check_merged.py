@@ -141,6 +141,8 @@ class Silent:
 
     def note(self, text: str) -> None: ...
 
+    def warn(self, text: str) -> None: ...
+
 
 if __name__ == "__main__":
     main()

@@ -361,6 +361,7 @@ def test_recordings_with_one_transcript_give_a_note(request_: FinetuneRequest) -
         ({"save_every_s": float("nan")}, "--save-every"),
         ({"save_every_s": -1.0}, "--save-every"),
         ({"threads": 0}, "threads must be from 1 to 1024"),
+        ({"output": Path("me.pt")}, "the file of an adapter ends with .safetensors"),
     ],
 )
 def test_invalid_request_is_refused_before_any_work(
@@ -368,6 +369,16 @@ def test_invalid_request_is_refused_before_any_work(
 ) -> None:
     with pytest.raises(ValueError, match=reason):
         replace(request_, **changes)
+
+
+def test_folders_of_runs_follow_the_whole_name_of_a_merged_checkpoint(
+    request_: FinetuneRequest,
+) -> None:
+    names = ("me.safetensors", "ME.SAFETENSORS", "me-0.6b", "me-0.7b")
+    found = [replace(request_, output=Path(name)) for name in names]
+    assert [one.is_merged for one in found] == [False, False, True, True]
+    folders = [one.folder.name for one in found]
+    assert folders == ["me.finetune", "ME.finetune", "me-0.6b.finetune", "me-0.7b.finetune"]
 
 
 def test_limit_of_the_seed_is_written_with_all_digits() -> None:

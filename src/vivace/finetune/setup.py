@@ -42,6 +42,8 @@ from vivace.speech import AUTO_LANGUAGE, language_name
 from vivace.voices.enroll import speaker_vector
 from vivace.voices.voice import check_voice_name
 
+ADAPTER_SUFFIX = ".safetensors"
+OTHER_FILES = (".bin", ".ckpt", ".gguf", ".pt", ".pth")  # suffixes of formats that are not written
 MIN_MINUTES = 1.0  # less speech gives a note
 MAX_NOTE = 1_000  # characters of licence and consent
 MIN_REPEATED, MAX_REPEATED_SHARE = 8, 0.25  # recordings of one transcript that give a note
@@ -75,6 +77,11 @@ class FinetuneRequest:
             raise TrainingDataError(
                 "--full writes a whole checkpoint: give -o a folder, not a file"
             )
+        if self.output.suffix.lower() in OTHER_FILES:
+            raise TrainingDataError(
+                f"{self.output}: the file of an adapter ends with {ADAPTER_SUFFIX}; the name of a "
+                f"folder for a merged checkpoint must not end with {self.output.suffix}"
+            )
         if os.path.isdir(self.output) or (self.is_merged and os.path.lexists(self.output)):
             raise TrainingDataError(
                 f"{self.output} exists; choose another name, or remove it first"
@@ -90,12 +97,13 @@ class FinetuneRequest:
 
     @property
     def is_merged(self) -> bool:
-        return self.output.suffix != ".safetensors"
+        return self.output.suffix.lower() != ADAPTER_SUFFIX
 
     @property
     def folder(self) -> Path:
         """The folder of the run's own files."""
-        return self.output.with_name(self.output.stem + RUN_FOLDER)
+        name = self.output.name if self.is_merged else self.output.stem
+        return self.output.with_name(name + RUN_FOLDER)
 
     @property
     def model_name(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -30,8 +31,8 @@ from vivace.errors import (
 )
 from vivace.finetune import output, setup, speech_judge
 from vivace.finetune.options import DataOptions, TrainOptions
+from vivace.finetune.request import FinetuneRequest
 from vivace.finetune.run import FinetuneResult, finetune
-from vivace.finetune.setup import FinetuneRequest
 from vivace.finetune.state import Judgement
 
 LoadTiny = Callable[[str], Tiny]
@@ -286,6 +287,27 @@ def test_name_that_no_recording_has_is_refused_before_training(request_: Finetun
     with pytest.raises(TrainingDataError, match=r"--name is me, .* names the speaker .*: ann;"):
         run(replace(request_, data=path))
     assert not (request_.folder / "recordings.jsonl").exists()
+
+
+def test_quantized_checkpoint_is_refused(request_: FinetuneRequest, tmp_path: Path) -> None:
+    folder = str(tmp_path / "int8")
+    assert main(["quantize", str(request_.model), "-o", folder, "--weights", "int8"]) == 0
+    with pytest.raises(TrainingDataError, match="quantized weights, which cannot be trained"):
+        run(replace(request_, model=folder))
+
+
+def test_command_prints_how_to_speak(
+    tiny: LoadTiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, model = write_ljspeech(tmp_path / "data", 2), str(tiny("base").checkpoint.folder)
+    output = tmp_path / "my voice.safetensors"
+    quick = ["--epochs", "1", "--samples", "0", "--device", "cpu", "--no-check-transcripts"]
+    command = ["finetune", str(data), "--model", model, "--name", "me", "-o", str(output), *quick]
+    assert main(command) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    spoken = shlex.split(last)[1:]
+    assert spoken == ["vivace", "--model", model, "--adapter", str(output), "Hello."]
+    assert "<h1>Fine-tuning of " in (tmp_path / "my voice.finetune" / "report.html").read_text()
 
 
 def test_output_that_cannot_be_written_is_one_error(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -17,8 +18,8 @@ from vivace.errors import OutputExistsError, RequestError
 from vivace.finetune.options import DataOptions, TrainOptions
 
 if TYPE_CHECKING:
+    from vivace.finetune.request import FinetuneRequest
     from vivace.finetune.run import FinetuneResult
-    from vivace.finetune.setup import FinetuneRequest
 
 LOG_EVERY_S = 30.0  # lines of progress where stderr is not a terminal
 
@@ -43,7 +44,7 @@ def _read_request(arguments: argparse.Namespace) -> FinetuneRequest:
     output = Path(arguments.output or f"{arguments.name}.safetensors")
     if output.is_file() and not (arguments.resume or arguments.force):
         raise OutputExistsError(output, "--force")
-    from vivace.finetune.setup import FinetuneRequest
+    from vivace.finetune.request import FinetuneRequest
 
     return FinetuneRequest(
         data=Path(arguments.data),
@@ -77,14 +78,15 @@ def _as_json(result: FinetuneResult) -> dict[str, Any]:
 
 def _rows(result: FinetuneResult, request: FinetuneRequest) -> dict[str, str]:
     best = next(one for one in result.history if one.epoch == result.best_epoch)
-    base = f"--model {request.model} " if request.model else ""
-    voice = "--model" if request.is_merged else f"{base}--adapter"
+    model = [] if request.model is None or request.is_merged else ["--model", request.model]
+    option = "--model" if request.is_merged else "--adapter"
+    command = shlex.join(["vivace", *model, option, str(result.output)])
     return {
         "best epoch": f"{result.best_epoch}, held-out loss {best.total:.4f} "
         f"(before: {result.history[0].total:.4f})",
         "output": str(result.output),
         "report": str(result.report),
-        "speak": f'vivace {voice} {result.output} "Hello."',
+        "speak": f'{command} "Hello."',
     }
 
 

@@ -1,4 +1,4 @@
-"""Sets a run up: checks the request, prepares the data, and loads the trained modules."""
+"""Sets a run up: prepares the data, and loads the trained modules."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import csv
 import hashlib
 import io
 import json
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -23,15 +22,15 @@ from vivace.audio.files import Recording
 from vivace.audio.sandbox import Sandbox
 from vivace.checkpoint import EMBEDDED, Checkpoint, find_folder
 from vivace.device.choice import pick_device, pick_dtype
-from vivace.device.threads import pick_threads
 from vivace.errors import RequestError, TrainingDataError
 from vivace.finetune.encoder import Recognise, RecordingEncoder, encoder_digest
 from vivace.finetune.examples import ExampleWriter
 from vivace.finetune.files import write_file
-from vivace.finetune.options import DataOptions, TrainOptions, fingerprint
+from vivace.finetune.options import DataOptions, fingerprint
 from vivace.finetune.prepare import Preparation, PreparedData, Progress
 from vivace.finetune.recordings import RecordingReader
-from vivace.finetune.sources import RUN_FOLDER, Defaults, Entry, Rejection, Row, read_rows
+from vivace.finetune.request import FinetuneRequest
+from vivace.finetune.sources import Defaults, Entry, Rejection, Row, read_rows
 from vivace.finetune.speech_judge import Vector
 from vivace.finetune.store import EncodedStore
 from vivace.finetune.trainable import Trainables, make_trainable
@@ -40,74 +39,9 @@ from vivace.prompt import language_id
 from vivace.recogniser import Recogniser, check_recogniser
 from vivace.speech import AUTO_LANGUAGE, language_name
 from vivace.voices.enroll import speaker_vector
-from vivace.voices.voice import check_voice_name
 
-ADAPTER_SUFFIX = ".safetensors"
-OTHER_FILES = (".bin", ".ckpt", ".gguf", ".pt", ".pth")  # suffixes of formats that are not written
 MIN_MINUTES = 1.0  # less speech gives a note
-MAX_NOTE = 1_000  # characters of licence and consent
 MIN_REPEATED, MAX_REPEATED_SHARE = 8, 0.25  # recordings of one transcript that give a note
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinetuneRequest:
-    """The model to fine-tune, the data, the place of the result and the options."""
-
-    data: Path
-    output: Path  # FILE.safetensors: an adapter; a folder: a merged checkpoint
-    model: str | None = None  # None: the embedded voice
-    name: str | None = None  # of the speaker; None: the data names its speakers
-    recordings: DataOptions = field(default_factory=DataOptions)
-    training: TrainOptions = field(default_factory=TrainOptions)
-    device: str = "auto"
-    dtype: str = "auto"
-    revision: str | None = None
-    offline: bool = False
-    resume: bool = False
-    licence: str = ""
-    consent: str = ""
-    samples: int = 4  # held-out sentences to speak after every epoch
-    save_every_s: float = 300.0
-    threads: int | None = None  # None: PyTorch's number
-
-    def __post_init__(self) -> None:
-        if self.name is not None:
-            check_voice_name(self.name)
-        if self.training.full and not self.is_merged:
-            raise TrainingDataError(
-                "--full writes a whole checkpoint: give -o a folder, not a file"
-            )
-        if self.output.suffix.lower() in OTHER_FILES:
-            raise TrainingDataError(
-                f"{self.output}: the file of an adapter ends with {ADAPTER_SUFFIX}; the name of a "
-                f"folder for a merged checkpoint must not end with {self.output.suffix}"
-            )
-        if os.path.isdir(self.output) or (self.is_merged and os.path.lexists(self.output)):
-            raise TrainingDataError(
-                f"{self.output} exists; choose another name, or remove it first"
-            )
-        for note in (self.licence, self.consent):
-            if len(note) > MAX_NOTE:
-                raise TrainingDataError(f"licence and consent have at most {MAX_NOTE:,} characters")
-        if not 0 <= self.samples <= 100:
-            raise TrainingDataError(f"--samples must be from 0 to 100, not {self.samples}")
-        if not self.save_every_s >= 0:  # NaN too
-            raise TrainingDataError(f"--save-every must be 0 or more, not {self.save_every_s:g}")
-        pick_threads(self.threads, "cpu", 0)
-
-    @property
-    def is_merged(self) -> bool:
-        return self.output.suffix.lower() != ADAPTER_SUFFIX
-
-    @property
-    def folder(self) -> Path:
-        """The folder of the run's own files."""
-        name = self.output.name if self.is_merged else self.output.stem
-        return self.output.with_name(name + RUN_FOLDER)
-
-    @property
-    def model_name(self) -> str:
-        return self.model or "the embedded voice"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -151,6 +85,11 @@ def prepare(request: FinetuneRequest, progress: Progress) -> Prepared:
         request.model, revision=request.revision, cache_dir=None, offline=request.offline
     )
     checkpoint = Checkpoint.open(folder)
+    if checkpoint.config.quantization_config is not None:
+        raise TrainingDataError(
+            f"{request.model_name} has quantized weights, which cannot be trained; fine-tune the "
+            "checkpoint it was made from, and load the adapter with --weights int8 or int4"
+        )
     language_id(checkpoint.config.talker_config, language_name(request.recordings.language), None)
     rows = _rows(request, checkpoint)
     _check_encoder(checkpoint, rows)

@@ -32,6 +32,15 @@ def test_ljspeech_folder_is_read(tmp_path: Path) -> None:
     assert rows[2].audio == tmp_path / "data" / "wavs" / "002.wav"
 
 
+def test_ljspeech_name_finds_a_suffix_in_capitals(tmp_path: Path) -> None:
+    folder = write_ljspeech(tmp_path / "data", 2)
+    (folder / "wavs" / "001.wav").rename(folder / "wavs" / "001.WAV")
+    rows = read_rows(folder, ME)
+    assert [row.audio.name for row in rows if isinstance(row, Entry) and row.audio] == [
+        "000.wav", "001.WAV",
+    ]  # fmt: skip
+
+
 def test_ljspeech_normalized_text_is_preferred(tmp_path: Path) -> None:
     folder = write_ljspeech(tmp_path / "data", 1)
     (folder / "metadata.csv").write_text("000|In 1999.|In nineteen ninety-nine.\n")

@@ -23,6 +23,7 @@ from vivace.speech import language_name
 from vivace.voices.voice import check_voice_name
 
 AUDIO_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".m4a", ".webm")
+WRITTEN_SUFFIXES = (*AUDIO_SUFFIXES, *(suffix.upper() for suffix in AUDIO_SUFFIXES))
 METADATA = ("metadata.csv", "metadata.jsonl", "train.jsonl")
 TABLES = (".csv", ".tsv", ".jsonl", ".json")  # suffixes of files that may list recordings
 NO_TRANSCRIPT = "no transcript"
@@ -241,8 +242,8 @@ def _find_audio(folder: Path, name: str) -> Path:
         raise RequestError("the file's name has a null character")
     places = [folder / name, folder / "wavs" / name]
     known = [place for place in places if place.suffix.lower() in AUDIO_SUFFIXES]
-    # Made only if no path is a file: 100,000 rows would otherwise make 1,400,000 paths.
-    stems = (Path(f"{place}{suffix}") for place in places for suffix in AUDIO_SUFFIXES)
+    # Made only if no path is a file: 100,000 rows would otherwise make 2,800,000 paths.
+    stems = (Path(f"{place}{suffix}") for place in places for suffix in WRITTEN_SUFFIXES)
     for place in chain(known, stems, places[:1]):
         if os.path.isfile(place):  # False for a name that is too long
             return place

@@ -298,7 +298,7 @@ def test_embedded_voice_passes_the_shipped_values(
     assert not any(f'"{name}' in text or f"{name}/" in text for name in private)
 
 
-@pytest.mark.parametrize("target", ["-", "/dev/stdout"])
+@pytest.mark.parametrize("target", ["-", "/proc/self/fd/1"])
 def test_report_on_stdout_replaces_the_table(
     target: str,
     tiny_folder: Path,

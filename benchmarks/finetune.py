@@ -37,8 +37,8 @@ from vivace.finetune.examples import ExampleWriter, Transcript
 from vivace.finetune.options import DataOptions, TrainOptions
 from vivace.finetune.plan import TrainingPlan
 from vivace.finetune.prepare import Clip
+from vivace.finetune.request import FinetuneRequest
 from vivace.finetune.run import finetune
-from vivace.finetune.setup import FinetuneRequest
 from vivace.finetune.state import Judgement
 from vivace.finetune.trainable import make_trainable
 from vivace.finetune.trainer import Trainer
@@ -152,6 +152,9 @@ class Stages:
 
     def epoch(self, judgement: Judgement, is_best: bool) -> None:
         self.note(f"epoch {judgement.epoch} is judged")
+
+    def warn(self, text: str) -> None:
+        self.note(text)
 
     def note(self, text: str) -> None:
         peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0

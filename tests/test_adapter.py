@@ -118,7 +118,7 @@ def test_adapter_without_change_speaks_like_the_speaker_vector(
 
 
 def test_adapter_of_another_base_is_refused(tiny: LoadTiny, path: Path) -> None:
-    with pytest.raises(AdapterError, match="was trained for tiny"):
+    with pytest.raises(AdapterError, match=rf"{path.name}: the adapter .* was trained for tiny"):
         TTS.load(tiny("base_projected").checkpoint.folder, device="cpu", adapter=path)
 
 
@@ -214,6 +214,17 @@ def test_other_speakers_of_the_base_stay(tiny: LoadTiny) -> None:
     assert extended.talker_config.spk_is_dialect["me"] is False
 
 
+def test_merged_checkpoint_keeps_the_notes_of_its_speakers(tiny: LoadTiny, tmp_path: Path) -> None:
+    from vivace.checkpoint import Checkpoint
+    from vivace.finetune.output import write_merged
+
+    loaded = tiny("base")
+    write_merged(loaded.checkpoint, make_adapter(loaded, consent=""), tmp_path / "merged")
+    assert Checkpoint.open(tmp_path / "merged").speaker_notes == {"me": {"licence": "CC0"}}
+    (tmp_path / "merged" / "finetuned.json").write_text("[")  # of another tool
+    assert Checkpoint.open(tmp_path / "merged").speaker_notes == {}
+
+
 def test_commands_take_an_adapter(
     tiny: LoadTiny, path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -221,7 +232,11 @@ def test_commands_take_an_adapter(
 
     model = ["--model", str(tiny("base").checkpoint.folder), "--adapter", str(path)]
     assert main(["speakers", "--json", *model]) == 0
-    assert json.loads(capsys.readouterr().out)["speakers"] == ["me"]
+    report = json.loads(capsys.readouterr().out)
+    assert report["speakers"] == ["me"]
+    assert report["notes"] == {"me": {"licence": "CC0", "consent": "the speaker agreed"}}
+    assert main(["speakers", *model]) == 0
+    assert "consent of me  the speaker agreed" in capsys.readouterr().out
     output = tmp_path / "hello.wav"
     say = ["say", "Hello.", "--voice", "me", "--max-frames", "5", "-o", str(output), "-q"]
     assert main([*say, "--device", "cpu", *model]) == 0

@@ -285,3 +285,18 @@ def test_ten_concurrent_processes_lose_no_file(tmp_path: Path) -> None:
         for name in names:
             assert (tmp_path / "out" / name).read_text() == str(number)
     assert len(list((tmp_path / "out").iterdir())) == 200
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+def test_link_to_a_pipe_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    link = tmp_path / "stdout"
+    link.symlink_to("pipe")
+    with pytest.raises(OSError, match="is not a file"):
+        write_whole(link, b"", replace=True)
+    assert link.is_symlink()
+    (tmp_path / "file").write_bytes(b"kept")
+    (tmp_path / "link").symlink_to("file")
+    write_whole(tmp_path / "link", b"new", replace=True)
+    assert not (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_bytes() == b"kept"

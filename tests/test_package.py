@@ -24,6 +24,7 @@ LAYERS = {
     "errors": 0, "speech": 0, "live_text": 0, "disk": 0, "checkpoint_files": 0, "_version": 0,
     "arguments": 0,
     "model": 1, "audio": 1, "text": 1, "sampling": 1, "device": 1, "hub": 1,
+    "speaker_notes": 1,
     "checkpoint": 2, "voices": 2, "recogniser": 2, "adapter": 2, "mark": 2,
     "prompt": 3, "dialogue": 3, "options": 3, "quantize": 3, "adapter_set": 3,
     "backends": 4, "script": 4, "timing": 4, "teacher_forcing": 4,

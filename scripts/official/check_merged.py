@@ -25,8 +25,8 @@ from vivace import TTS
 from vivace.audio.encode import to_pcm
 from vivace.audio.wav import wav_header
 from vivace.finetune.options import DataOptions, TrainOptions
+from vivace.finetune.request import FinetuneRequest
 from vivace.finetune.run import finetune
-from vivace.finetune.setup import FinetuneRequest
 
 TEXTS = ("The rain it raineth every day.", "Hello, world!", "One, two, three. Who is there?")
 INSTRUCT = "A calm low voice."
@@ -140,6 +140,8 @@ class Silent:
     def epoch(self, judgement: object, is_best: bool) -> None: ...
 
     def note(self, text: str) -> None: ...
+
+    def warn(self, text: str) -> None: ...
 
 
 if __name__ == "__main__":

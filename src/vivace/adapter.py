@@ -24,6 +24,7 @@ from vivace.disk import why_not_regular, write_whole
 from vivace.errors import AdapterError
 from vivace.model.config import ModelConfig
 from vivace.model.talker import Qwen3TTS
+from vivace.speaker_notes import SpeakerNotes, make_notes
 
 FORMAT = "vivace.adapter/1"
 LORA, SPEAKER, WEIGHT = "lora.", "speaker.", WHOLE_TENSOR  # prefixes of tensor names
@@ -91,6 +92,12 @@ class Adapter:
     pairs: Mapping[str, tuple[Tensor, Tensor]]  # (a [rank, in], b [out, rank]) by parameter
     vectors: Mapping[str, Tensor]  # [hidden] by speaker
     weights: Mapping[str, Tensor] = field(default_factory=dict)  # whole tensors by parameter
+    path: Path | None = None  # of its file, for messages
+
+    @property
+    def notes(self) -> SpeakerNotes:
+        """Licence and consent of the new speakers."""
+        return make_notes(self.info.speakers, self.info.licence, self.info.consent)
 
     @classmethod
     def load(cls, path: str | Path) -> Adapter:
@@ -102,7 +109,7 @@ class Adapter:
                 info = AdapterInfo.from_metadata(file.metadata() or {})
                 names = list(file.keys())
                 tensors = {name: _checked(name, file.get_tensor(name)) for name in names}
-            return _sort(info, tensors)
+            return dataclasses.replace(_sort(info, tensors), path=path)
         except (SafetensorError, OSError) as error:
             raise AdapterError(f"{path}: damaged or not safetensors: {error}") from error
         except AdapterError as error:
@@ -123,9 +130,10 @@ class Adapter:
     def check_base(self, digest: str, name: str) -> None:
         """Raise AdapterError unless the adapter was trained for this checkpoint."""
         if digest != self.info.base_digest:
+            place = "" if self.path is None else f"{self.path}: "
             raise AdapterError(
-                f"the adapter {self.info.name!r} was trained for {self.info.base}, and the weights "
-                f"of {name} are others; load its base"
+                f"{place}the adapter {self.info.name!r} was trained for {self.info.base}, and the "
+                f"weights of {name} are others; load its base"
             )
 
     def extend(self, config: ModelConfig) -> ModelConfig:

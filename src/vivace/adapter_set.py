@@ -14,6 +14,7 @@ from vivace.model.config import ModelConfig
 from vivace.model.layers import Linear
 from vivace.model.lora import Pair, StackedLora
 from vivace.model.talker import Qwen3TTS
+from vivace.speaker_notes import SpeakerNotes
 
 # Products that join layers: the attribute of the changes, and the layers in their order.
 JOINED = {
@@ -61,6 +62,11 @@ class AdapterSet:
             for vector in adapter.vectors.values():
                 check_speaker(vector, config.talker_config.hidden_size)
         return config
+
+    @property
+    def notes(self) -> SpeakerNotes:
+        """None: the configuration has no new speakers."""
+        return {}
 
     def apply(self, model: Qwen3TTS) -> None:
         """Attach the matrices of all adapters to a model. Speakers stay in the prompts."""

@@ -42,13 +42,16 @@ class AtomicFile:
     """A file that `commit` moves to `path`; an existing file stays until then. Raises OSError.
 
     Without `replace`, an existing file raises FileExistsError, and a file that another process is
-    writing raises NameInUseError. A link at `path` is replaced, never followed.
+    writing raises NameInUseError. A link at `path` is replaced, never followed; a link to a device
+    or a pipe, such as /dev/stdout, raises OSError.
     """
 
     def __init__(self, path: Path, *, replace: bool) -> None:
         self.path, self._replace = path.absolute(), replace
         old = _stat(path)  # raises OSError for an invalid name
-        if old is not None and replace and not (stat.S_ISREG(old) or stat.S_ISLNK(old)):
+        is_link = old is not None and stat.S_ISLNK(old)
+        kind = _kind_of_target(path) if is_link else old
+        if replace and kind is not None and not stat.S_ISREG(kind):
             raise OSError(errno.EINVAL, "it exists and is not a file")
         self._hidden, descriptor = _claim(self.path, replace=replace)
         self.file = os.fdopen(descriptor, "wb")
@@ -132,6 +135,15 @@ def _stat(path: Path) -> int | None:
         return os.lstat(path).st_mode
     except FileNotFoundError:
         return None
+
+
+def _kind_of_target(link: Path) -> int | None:
+    """The mode of the device, pipe or socket that a link points to; None for other targets."""
+    try:
+        mode = os.stat(link).st_mode
+    except OSError:  # it points to nothing
+        return None
+    return None if stat.S_ISREG(mode) or stat.S_ISDIR(mode) else mode
 
 
 def _claim(path: Path, *, replace: bool) -> tuple[Path, int]:

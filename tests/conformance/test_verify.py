@@ -298,6 +298,23 @@ def test_embedded_voice_passes_the_shipped_values(
     assert not any(f'"{name}' in text or f"{name}/" in text for name in private)
 
 
+@pytest.mark.parametrize("target", ["-", "/proc/self/fd/1"])
+def test_report_on_stdout_replaces_the_table(
+    target: str,
+    tiny_folder: Path,
+    golden: Callable[[str], Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["--golden", str(golden("voice_design")), "--json", target, *EAGER]
+    capsys.readouterr()  # of the recording
+    assert main(["verify", str(tiny_folder / "voice_design"), *arguments]) == 0
+    assert json.loads(capsys.readouterr().out)["is_ok"] is True
+    assert not list(tmp_path.iterdir())
+
+
 def test_checkpoint_without_golden_values_exits_with_2(
     tiny_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -28,10 +29,10 @@ from vivace.errors import (
     TrainingDataError,
     UnknownLanguageError,
 )
-from vivace.finetune import output, speech_judge
+from vivace.finetune import output, setup, speech_judge
 from vivace.finetune.options import DataOptions, TrainOptions
+from vivace.finetune.request import FinetuneRequest
 from vivace.finetune.run import FinetuneResult, finetune
-from vivace.finetune.setup import FinetuneRequest
 from vivace.finetune.state import Judgement
 
 LoadTiny = Callable[[str], Tiny]
@@ -56,6 +57,9 @@ class Quiet:
 
     def epoch(self, judgement: Judgement, is_best: bool) -> None:
         self.epochs.append(judgement)
+
+    def warn(self, text: str) -> None:
+        self.note(text)
 
     def note(self, text: str) -> None:
         self.notes.append(text)
@@ -285,6 +289,27 @@ def test_name_that_no_recording_has_is_refused_before_training(request_: Finetun
     assert not (request_.folder / "recordings.jsonl").exists()
 
 
+def test_quantized_checkpoint_is_refused(request_: FinetuneRequest, tmp_path: Path) -> None:
+    folder = str(tmp_path / "int8")
+    assert main(["quantize", str(request_.model), "-o", folder, "--weights", "int8"]) == 0
+    with pytest.raises(TrainingDataError, match="quantized weights, which cannot be trained"):
+        run(replace(request_, model=folder))
+
+
+def test_command_prints_how_to_speak(
+    tiny: LoadTiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, model = write_ljspeech(tmp_path / "data", 2), str(tiny("base").checkpoint.folder)
+    output = tmp_path / "my voice.safetensors"
+    quick = ["--epochs", "1", "--samples", "0", "--device", "cpu", "--no-check-transcripts"]
+    command = ["finetune", str(data), "--model", model, "--name", "me", "-o", str(output), *quick]
+    assert main(command) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    spoken = shlex.split(last)[1:]
+    assert spoken == ["vivace", "--model", model, "--adapter", str(output), "Hello."]
+    assert "<h1>Fine-tuning of " in (tmp_path / "my voice.finetune" / "report.html").read_text()
+
+
 def test_output_that_cannot_be_written_is_one_error(
     request_: FinetuneRequest, tmp_path: Path
 ) -> None:
@@ -327,6 +352,19 @@ def test_unknown_language_is_refused_before_any_recording_is_read(
     assert not request_.folder.exists()
 
 
+def test_unchecked_transcripts_of_unknown_language_give_a_warning(
+    request_: FinetuneRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(setup, "_recogniser", lambda options: lambda samples, rate: "not called")
+    options = replace(NO_CHECK, language="auto", check_transcripts=True)
+    training = replace(OPTIONS, epochs=1)
+    request = replace(request_, samples=0, recordings=options, training=training)
+    reporter = Quiet()
+    report = run(request, reporter).report.read_text()
+    assert any("not checked: 8, because their language" in note for note in reporter.notes)
+    assert "<td>transcripts checked</td><td><code>0</code>" in report
+
+
 def test_recordings_with_one_transcript_give_a_note(request_: FinetuneRequest) -> None:
     (request_.data / "metadata.csv").write_text("".join(f"{n:03d}|a text|bob\n" for n in range(8)))
     request = replace(request_, samples=0, training=replace(OPTIONS, epochs=1))
@@ -345,6 +383,7 @@ def test_recordings_with_one_transcript_give_a_note(request_: FinetuneRequest) -
         ({"save_every_s": float("nan")}, "--save-every"),
         ({"save_every_s": -1.0}, "--save-every"),
         ({"threads": 0}, "threads must be from 1 to 1024"),
+        ({"output": Path("me.pt")}, "the file of an adapter ends with .safetensors"),
     ],
 )
 def test_invalid_request_is_refused_before_any_work(
@@ -352,6 +391,16 @@ def test_invalid_request_is_refused_before_any_work(
 ) -> None:
     with pytest.raises(ValueError, match=reason):
         replace(request_, **changes)
+
+
+def test_folders_of_runs_follow_the_whole_name_of_a_merged_checkpoint(
+    request_: FinetuneRequest,
+) -> None:
+    names = ("me.safetensors", "ME.SAFETENSORS", "me-0.6b", "me-0.7b")
+    found = [replace(request_, output=Path(name)) for name in names]
+    assert [one.is_merged for one in found] == [False, False, True, True]
+    folders = [one.folder.name for one in found]
+    assert folders == ["me.finetune", "ME.finetune", "me-0.6b.finetune", "me-0.7b.finetune"]
 
 
 def test_limit_of_the_seed_is_written_with_all_digits() -> None:

@@ -32,6 +32,15 @@ def test_ljspeech_folder_is_read(tmp_path: Path) -> None:
     assert rows[2].audio == tmp_path / "data" / "wavs" / "002.wav"
 
 
+def test_ljspeech_name_finds_a_suffix_in_capitals(tmp_path: Path) -> None:
+    folder = write_ljspeech(tmp_path / "data", 2)
+    (folder / "wavs" / "001.wav").rename(folder / "wavs" / "001.WAV")
+    rows = read_rows(folder, ME)
+    assert [row.audio.name for row in rows if isinstance(row, Entry) and row.audio] == [
+        "000.wav", "001.WAV",
+    ]  # fmt: skip
+
+
 def test_ljspeech_normalized_text_is_preferred(tmp_path: Path) -> None:
     folder = write_ljspeech(tmp_path / "data", 1)
     (folder / "metadata.csv").write_text("000|In 1999.|In nineteen ninety-nine.\n")
@@ -164,6 +173,16 @@ def test_bad_line_of_jsonl_is_rejected_with_its_number(
     assert isinstance(bad, Rejection)
     assert bad.where == "data.jsonl:2"
     assert reason in bad.reason
+
+
+def test_table_with_another_name_is_suggested(tmp_path: Path) -> None:
+    folder = write_ljspeech(tmp_path / "data", 2)
+    table = (folder / "metadata.csv").rename(folder / "sentences.csv")
+    with pytest.raises(TrainingDataError, match=f"give {table} as DATA"):
+        read_rows(folder, ME)
+    assert len(read_rows(table, ME)) == 2
+    (folder / "wavs" / "000.txt").write_text("Hello.")  # a transcript: the others are rejected
+    assert reasons(read_rows(folder, ME)) == ["no transcript: 001.txt is missing"]
 
 
 def test_line_of_csv_without_text_is_rejected(tmp_path: Path) -> None:

@@ -71,5 +71,26 @@ def test_cell_that_is_too_large_rejects_the_rest_of_the_table() -> None:
     assert "cannot be read: field larger" in str(reason)
 
 
+@pytest.mark.parametrize(
+    ("header", "column"),
+    [("file_name,duration", "text"), ("text\tspeaker", "audio"), ("audio|speaker", "text")],
+)
+def test_header_without_a_needed_column_is_rejected(header: str, column: str) -> None:
+    [(number, reason)] = read_csv_rows(f"{header}\na.wav,2.0\n")
+    assert number == 1
+    assert str(reason).startswith(f"the header has no column {column} (or ")
+
+
+@pytest.mark.parametrize("line", ["001|Text", "001|Choose a file, path", "001|One;text"])
+def test_ljspeech_row_with_the_name_of_a_column_is_no_header(line: str) -> None:
+    [(_, found)] = read_csv_rows(line)
+    assert found == {"audio": "001", "text": line[4:]}
+
+
+def test_json_array_has_a_row_for_each_object() -> None:
+    rows = list(read_json_rows('[\n {"audio": "a.wav", "text": "Hello."},\n 5\n]\n'))
+    assert rows == [(1, {"audio": "a.wav", "text": "Hello."}), (2, "not a JSON object")]
+
+
 def test_empty_table_has_no_rows() -> None:
     assert list(read_csv_rows("")) == list(read_json_rows("\n \n")) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -178,6 +179,20 @@ def test_recomputation_changes_no_gradient(tiny: LoadTiny) -> None:
     plain, recomputed = train(False), train(True)
     for name, tensor in plain.items():
         torch.testing.assert_close(recomputed[name], tensor, rtol=1e-4, atol=1e-6)
+
+
+def test_step_of_several_batches_has_the_gradient_of_one_batch(tiny: LoadTiny) -> None:
+    def train(*sizes: int) -> tuple[dict[str, torch.Tensor | None], torch.Tensor]:
+        bench = Bench(tiny("custom_voice"), dataclasses.replace(FAST, clip=1e6))
+        examples = iter(bench.examples(sum(sizes)))
+        batches = [list(islice(examples, size)) for size in sizes]
+        means = bench.trainer.step(batches, 1e-3)
+        return {name: one.grad for name, one in bench.trainables.parameters().items()}, means
+
+    (together, means), (apart, parts) = train(6), train(1, 5)
+    torch.testing.assert_close(parts, means)
+    for name, gradient in together.items():
+        torch.testing.assert_close(apart[name], gradient, rtol=1e-3, atol=1e-6)
 
 
 def test_resumed_training_gives_the_same_values(tiny: LoadTiny) -> None:

@@ -43,6 +43,8 @@ def adapters(tmp_path: Path) -> Path:
             rank=1,
             scale=1.0,
             speakers=free_speaker_ids(checkpoint.config, [name]),
+            licence="CC0" if name == "george" else "",
+            consent="George agreed" if name == "george" else "",
         )
         pair = torch.zeros(1, width), torch.zeros(width, 1)
         vectors = {name: torch.zeros(width)}
@@ -59,6 +61,9 @@ def test_adapters_are_listed_and_spoken_with(adapters: Path, tmp_path: Path) -> 
         assert models["george"] == "george"
         assert models["emma"] == "emma"
         assert models["heart"] == "vivace"
+        notes = {voice["id"]: (voice["licence"], voice["consent"]) for voice in listed}
+        assert notes["george"] == ("CC0", "George agreed")
+        assert notes["emma"] == notes["heart"] == (None, None)
         for voice in ("george", "emma", "heart"):
             answer = httpx.post(
                 f"{server.url}/v1/audio/speech",

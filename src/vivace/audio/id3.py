@@ -1,4 +1,4 @@
-"""Writes ID3v2.3 tags, which precede the audio in an mp3 file."""
+"""Writes ID3v2.3 tags, which precede the audio in mp3 and aac files."""
 
 from __future__ import annotations
 

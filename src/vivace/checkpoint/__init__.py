@@ -30,6 +30,7 @@ from vivace.hub import (
 from vivace.model.config import CodecConfig, ModelConfig, TalkerConfig, Weights
 from vivace.model.config_file import load_codec_config, load_model_config
 from vivace.model.dimensions import check_codec, check_model
+from vivace.speaker_notes import SpeakerNotes, read_notes
 from vivace.speech import SamplingParams
 from vivace.text.tokenizer import TextTokenizer
 
@@ -52,6 +53,7 @@ class Checkpoint:
     config: ModelConfig
     codec_config: CodecConfig
     sampling: SamplingParams  # the checkpoint's own defaults
+    speaker_notes: SpeakerNotes = dataclasses.field(default_factory=dict)  # of fine-tuned speakers
 
     @classmethod
     def open(cls, folder: Path) -> Checkpoint:
@@ -60,6 +62,7 @@ class Checkpoint:
             config=load_model_config(folder / "config.json"),
             codec_config=load_codec_config(folder / CODEC / "config.json"),
             sampling=read_sampling(folder / "generation_config.json"),
+            speaker_notes=read_notes(folder),
         )
         _check_ids(checkpoint.config, folder)
         _check_codec(checkpoint.config, checkpoint.codec_config, folder)

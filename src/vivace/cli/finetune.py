@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -17,8 +18,8 @@ from vivace.errors import OutputExistsError, RequestError
 from vivace.finetune.options import DataOptions, TrainOptions
 
 if TYPE_CHECKING:
+    from vivace.finetune.request import FinetuneRequest
     from vivace.finetune.run import FinetuneResult
-    from vivace.finetune.setup import FinetuneRequest
 
 LOG_EVERY_S = 30.0  # lines of progress where stderr is not a terminal
 
@@ -43,7 +44,7 @@ def _read_request(arguments: argparse.Namespace) -> FinetuneRequest:
     output = Path(arguments.output or f"{arguments.name}.safetensors")
     if output.is_file() and not (arguments.resume or arguments.force):
         raise OutputExistsError(output, "--force")
-    from vivace.finetune.setup import FinetuneRequest
+    from vivace.finetune.request import FinetuneRequest
 
     return FinetuneRequest(
         data=Path(arguments.data),
@@ -77,14 +78,15 @@ def _as_json(result: FinetuneResult) -> dict[str, Any]:
 
 def _rows(result: FinetuneResult, request: FinetuneRequest) -> dict[str, str]:
     best = next(one for one in result.history if one.epoch == result.best_epoch)
-    base = f"--model {request.model} " if request.model else ""
-    voice = "--model" if request.is_merged else f"{base}--adapter"
+    model = [] if request.model is None or request.is_merged else ["--model", request.model]
+    option = "--model" if request.is_merged else "--adapter"
+    command = shlex.join(["vivace", *model, option, str(result.output)])
     return {
         "best epoch": f"{result.best_epoch}, held-out loss {best.total:.4f} "
         f"(before: {result.history[0].total:.4f})",
         "output": str(result.output),
         "report": str(result.report),
-        "speak": f'vivace {voice} {result.output} "Hello."',
+        "speak": f'{command} "Hello."',
     }
 
 
@@ -93,10 +95,16 @@ class TerminalReporter:
 
     def __init__(self, line: ProgressLine, *, is_quiet: bool) -> None:
         self._line, self._is_quiet = line, is_quiet
-        self._last = 0.0
+        self._last = self._begun = 0.0
 
     def progress(self, stage: str, done: int, total: int) -> None:
-        self._show(f"{stage} {done:,} of {total:,}", is_last=done == total)
+        now = time.monotonic()
+        if not done:
+            self._begun = now
+        text = f"{stage} {done:,} of {total:,}"
+        if 0 < done < total:
+            text += f"  {_clock((now - self._begun) / done * (total - done))} left"
+        self._show(text, is_last=done == total)
 
     def step(self, epoch: int, loss: float, share: float, left_s: float) -> None:
         self._show(f"epoch {epoch} {share:4.0%}  loss {loss:.4f}  {_clock(left_s)} left")
@@ -116,8 +124,11 @@ class TerminalReporter:
 
     def note(self, text: str) -> None:
         if not self._is_quiet:
-            self._line.clear()
-            print_stderr(text)
+            self.warn(text)
+
+    def warn(self, text: str) -> None:
+        self._line.clear()
+        print_stderr(text)
 
     def _show(self, text: str, *, is_last: bool = False) -> None:
         self._line.show(text)

@@ -180,7 +180,9 @@ def add_verify(commands: Commands) -> None:
     add_option(files, "--golden", "FILE", "golden values; default: those in the package")
     text = "record golden values of MODEL (float32, eager) in a new FILE, and exit"
     add_option(files, "--record", "FILE", text)
-    add_option(verify, "--json", "FILE", "write the report as JSON, without names and paths")
+    add_option(
+        verify, "--json", "FILE", "write the report as JSON, without names and paths; -: to stdout"
+    )
     add_option(verify, "-q --quiet", None, "show no progress")
     options.add_hub(verify)
     options.add_machine(verify)

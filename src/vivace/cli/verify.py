@@ -6,6 +6,7 @@ import argparse
 import json
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from vivace._version import __version__
 from vivace.checkpoint import EMBEDDED, Checkpoint
@@ -13,7 +14,14 @@ from vivace.cli.bench.machine import machine
 from vivace.cli.messages import print_error
 from vivace.cli.progress import ProgressLine
 from vivace.cli.request import find_checkpoint, model_name
-from vivace.cli.streams import print_columns, print_stderr, print_stdout, printable
+from vivace.cli.streams import (
+    STDOUT_PATHS,
+    print_columns,
+    print_json,
+    print_stderr,
+    print_stdout,
+    printable,
+)
 from vivace.conformance.golden import SHIPPED, load_golden, save_golden
 from vivace.conformance.record import record_golden
 from vivace.conformance.report import Report
@@ -51,15 +59,18 @@ def verify(arguments: argparse.Namespace) -> int:
             line.clear()
             print_error(error)
             return NOT_RECORDED
-    _print_report(report)
-    if arguments.json is not None:
-        _write_json(report, Path(arguments.json))
+    if arguments.json in STDOUT_PATHS:
+        print_json(_as_json(report), indent=2)
+    else:
+        _print_report(report)
+        if arguments.json is not None:
+            _write_json(report, Path(arguments.json))
     return 0 if report.is_ok else DIFFERS
 
 
 def _check_output(file: str | None, *, may_exist: bool) -> None:
     """Raise RequestError before the work if a file cannot be written."""
-    if file is None:
+    if file is None or (may_exist and file in STDOUT_PATHS):
         return
     path = Path(file)
     reason = "it exists" if path.exists() and not may_exist else why_unwritable(path)
@@ -104,9 +115,13 @@ def _print_report(report: Report) -> None:
     print_stdout("all required rows are ok" if report.is_ok else "required rows differ")
 
 
-def _write_json(report: Report, path: Path) -> None:
+def _as_json(report: Report) -> dict[str, Any]:
     facts = {name: value for name, value in machine().items() if name not in PRIVATE}
-    content = json.dumps(report.as_json({"vivace": __version__, **facts}), indent=2) + "\n"
+    return report.as_json({"vivace": __version__, **facts})
+
+
+def _write_json(report: Report, path: Path) -> None:
+    content = json.dumps(_as_json(report), indent=2) + "\n"
     try:
         write_whole(path, content.encode(), replace=True)
     except OSError as error:

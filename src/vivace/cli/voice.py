@@ -93,16 +93,19 @@ def _row(voice: Voice) -> tuple[str, ...]:
 
 
 def list_speakers(arguments: argparse.Namespace) -> None:
-    from vivace.adapter import Adapter  # imports torch
-
-    config = find_checkpoint(model_name(arguments), arguments).config
+    checkpoint = find_checkpoint(model_name(arguments), arguments)
     if arguments.adapter is not None:
-        config = Adapter.load(arguments.adapter).extend(config)
+        from vivace.adapter import Adapter  # imports torch
+        from vivace.engine.adapted import with_adapter
+
+        checkpoint = with_adapter(checkpoint, Adapter.load(arguments.adapter))
+    config, notes = checkpoint.config, checkpoint.speaker_notes
     speakers = sorted(config.talker_config.spk_id)
     languages = [AUTO_LANGUAGE, *sorted(config.talker_config.codec_language_id)]
     kind = config.tts_model_type
     if arguments.json:
-        print_json({"type": kind, "speakers": speakers, "languages": languages}, indent=2)
+        values = {"type": kind, "speakers": speakers, "languages": languages}
+        print_json({**values, "notes": notes} if notes else values, indent=2)
         return
     source = "clone a recording" if config.can_clone else "describe a voice"
     listed = ", ".join(speakers) or "none"
@@ -111,6 +114,8 @@ def list_speakers(arguments: argparse.Namespace) -> None:
         "speakers": f"{listed}; {source}" if config.can_clone or not speakers else listed,
         "languages": ", ".join(languages),
     }
+    for speaker, stated in notes.items():
+        rows |= {f"{name} of {speaker}": printable(text) for name, text in stated.items()}
     print_table(rows.items(), width=14)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from vivace.backends import AUTO_BACKEND, BACKENDS
+from vivace.checkpoint import Checkpoint
 from vivace.checkpoint_files import has_whole_tensors
 from vivace.device.choice import picks_cpu
 from vivace.engine.client import EngineClient
@@ -73,12 +74,20 @@ def mixable_adapters(
     return tuple(path for path in paths if not has_whole_tensors(path))
 
 
+def with_adapter(checkpoint: Checkpoint, adapter: Adapter | AdapterSet) -> Checkpoint:
+    """The checkpoint with the speakers of an adapter and their notes. The weights are not read."""
+    return dataclasses.replace(
+        checkpoint,
+        config=adapter.extend(checkpoint.config),
+        speaker_notes={**checkpoint.speaker_notes, **adapter.notes},
+    )
+
+
 class AdaptedCheckpoint(LoadedCheckpoint):
     """A loaded checkpoint with one of its adapters. The weights belong to the base."""
 
     def __init__(self, base: LoadedCheckpoint, number: int, adapter: Adapter) -> None:
-        config = adapter.extend(base.checkpoint.config)
-        checkpoint = dataclasses.replace(base.checkpoint, config=config)
+        checkpoint = with_adapter(base.checkpoint, adapter)
         vectors = {name: vector.numpy() for name, vector in adapter.vectors.items()}
         tokenizer = base.writer.tokenizer
         super().__init__(checkpoint, tokenizer, None, PromptAdapter(number, vectors))

@@ -32,7 +32,7 @@ from vivace.device.choice import (
 from vivace.device.gpu_start import early_start
 from vivace.device.interpreter import paused_collector, short_switch_interval
 from vivace.device.threads import default_threads, pick_threads, use_threads
-from vivace.engine.adapted import view_adapters
+from vivace.engine.adapted import view_adapters, with_adapter
 from vivace.engine.engine import Engine
 from vivace.engine.limits import EngineLimits
 from vivace.engine.loaded import LoadedCheckpoint, Runtime
@@ -105,7 +105,7 @@ def open_checkpoint(
     checkpoint = Checkpoint.open(folder)
     if adapters is not None:
         adapters.check_base(checkpoint.digest(), folder.name)
-        checkpoint = dataclasses.replace(checkpoint, config=adapters.extend(checkpoint.config))
+        checkpoint = with_adapter(checkpoint, adapters)
     if lexicon is not None:
         lexicon.check_languages(checkpoint.config.talker_config.codec_language_id)
     return checkpoint

@@ -22,9 +22,9 @@ from vivace.errors import CheckpointError
 from vivace.finetune.trainable import Trainables
 from vivace.hub import shard_paths
 from vivace.model.config_file import SPEAKER_FLAG, SPEAKER_SECTION
+from vivace.speaker_notes import FINETUNED
 
 EMBEDDING = "talker.model.codec_embedding.weight"
-NOTE = "finetuned.json"  # metadata of a merged checkpoint
 
 
 def make_adapter(trainables: Trainables, info: AdapterInfo) -> Adapter:
@@ -58,7 +58,7 @@ def write_merged(checkpoint: Checkpoint, adapter: Adapter, folder: Path) -> None
         tensors = _merge(checkpoint, adapter)
         save_file(tensors, unfinished / WEIGHTS, {"format": "pt"})
         _write_json(unfinished / "config.json", merged_config(checkpoint.folder, adapter.info))
-        _write_json(unfinished / NOTE, dataclasses.asdict(adapter.info))
+        _write_json(unfinished / FINETUNED, dataclasses.asdict(adapter.info))
         shutil.copymode(unfinished / "config.json", unfinished / WEIGHTS)  # it is private
         unfinished.rename(folder)
     except (OSError, SafetensorError) as error:

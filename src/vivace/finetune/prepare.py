@@ -46,6 +46,7 @@ class Clip:
     seconds: float
     sha256: str  # of the recording
     speaker_vector: NDArray[np.float32] | None = None
+    is_checked: bool = False  # its transcript was compared with a recogniser's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -54,6 +55,10 @@ class PreparedData:
     held_out: Sequence[Clip]
     rejections: Sequence[Rejection]
     sha256: str  # of the recordings and transcripts that are used
+
+    @property
+    def clips(self) -> list[Clip]:
+        return [*self.train, *self.held_out]
 
     @property
     def speakers(self) -> list[str]:
@@ -124,6 +129,7 @@ class Preparation:
             seconds=encoded.seconds,
             sha256=digest,
             speaker_vector=encoded.speaker,
+            is_checked=encoded.recognised is not None,
         )
 
     def _check_words(self, transcript: Transcript, encoded: Encoded) -> None:

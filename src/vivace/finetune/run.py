@@ -25,7 +25,8 @@ from vivace.finetune.interrupts import Interrupts, deferred_interrupts
 from vivace.finetune.output import make_adapter, today, write_merged
 from vivace.finetune.plan import TrainingPlan, judged_examples, learning_rate
 from vivace.finetune.report import write_report
-from vivace.finetune.setup import FinetuneRequest, Prepared, prepare
+from vivace.finetune.request import FinetuneRequest
+from vivace.finetune.setup import Prepared, prepare
 from vivace.finetune.speech_judge import SpeechFigures, SpeechJudge
 from vivace.finetune.state import Judgement, RunState, check_saved, load_state
 from vivace.finetune.trainer import Trainer
@@ -46,6 +47,8 @@ class Reporter(Protocol):
     def epoch(self, judgement: Judgement, is_best: bool) -> None: ...
 
     def note(self, text: str) -> None: ...
+
+    def warn(self, text: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +175,7 @@ class Run:
     def _info(self) -> AdapterInfo:
         request, prepared = self._request, self._prepared
         return AdapterInfo(
-            name=request.name or "adapter",
+            name=request.name or request.output.stem,
             base=model_id(prepared.checkpoint.folder),  # no path: adapters are shared
             base_digest=prepared.base_digest,
             rank=request.training.rank,
@@ -199,12 +202,17 @@ class Run:
     def _write_report(self) -> None:
         write_report(
             self._folder / REPORT,
-            title=f"Fine-tuning {self._request.name or ''} of {self._request.model_name}",
+            title=self._title(),
             history=self._state.history,
             best_epoch=self._state.best_epoch,
             data=self._prepared.data,
             facts=self._prepared.facts(self._request),
         )
+
+    def _title(self) -> str:
+        request = self._request
+        speakers = f": {request.name}" if request.name else ""
+        return f"Fine-tuning of {request.model_name}{speakers}"
 
     def _write_output(self) -> FinetuneResult:
         request, best = self._request, self._folder / BEST
@@ -232,8 +240,8 @@ def finetune(request: FinetuneRequest, reporter: Reporter) -> FinetuneResult:
         check_saved(request.folder / STATE)  # before the data is prepared, which may take hours
     with use_threads(request.threads or torch.get_num_threads()):
         prepared = prepare(request, reporter.progress)
-        for note in prepared.notes:
-            reporter.note(note)
+        for warning in prepared.warnings:
+            reporter.warn(warning)
         return Run(request, prepared, reporter).execute()
 
 

@@ -1,4 +1,4 @@
-"""Sets a run up: checks the request, prepares the data, and loads the trained modules."""
+"""Sets a run up: prepares the data, and loads the trained modules."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import csv
 import hashlib
 import io
 import json
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -23,83 +22,26 @@ from vivace.audio.files import Recording
 from vivace.audio.sandbox import Sandbox
 from vivace.checkpoint import EMBEDDED, Checkpoint, find_folder
 from vivace.device.choice import pick_device, pick_dtype
-from vivace.device.threads import pick_threads
 from vivace.errors import RequestError, TrainingDataError
 from vivace.finetune.encoder import Recognise, RecordingEncoder, encoder_digest
 from vivace.finetune.examples import ExampleWriter
 from vivace.finetune.files import write_file
-from vivace.finetune.options import DataOptions, TrainOptions, fingerprint
+from vivace.finetune.options import DataOptions, fingerprint
 from vivace.finetune.prepare import Preparation, PreparedData, Progress
 from vivace.finetune.recordings import RecordingReader
-from vivace.finetune.sources import RUN_FOLDER, Defaults, Entry, Rejection, Row, read_rows
+from vivace.finetune.request import FinetuneRequest
+from vivace.finetune.sources import Defaults, Entry, Rejection, Row, read_rows
 from vivace.finetune.speech_judge import Vector
 from vivace.finetune.store import EncodedStore
 from vivace.finetune.trainable import Trainables, make_trainable
 from vivace.model.talker import Qwen3TTS
 from vivace.prompt import language_id
 from vivace.recogniser import Recogniser, check_recogniser
-from vivace.speech import language_name
+from vivace.speech import AUTO_LANGUAGE, language_name
 from vivace.voices.enroll import speaker_vector
-from vivace.voices.voice import check_voice_name
 
 MIN_MINUTES = 1.0  # less speech gives a note
-MAX_NOTE = 1_000  # characters of licence and consent
 MIN_REPEATED, MAX_REPEATED_SHARE = 8, 0.25  # recordings of one transcript that give a note
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinetuneRequest:
-    """The model to fine-tune, the data, the place of the result and the options."""
-
-    data: Path
-    output: Path  # FILE.safetensors: an adapter; a folder: a merged checkpoint
-    model: str | None = None  # None: the embedded voice
-    name: str | None = None  # of the speaker; None: the data names its speakers
-    recordings: DataOptions = field(default_factory=DataOptions)
-    training: TrainOptions = field(default_factory=TrainOptions)
-    device: str = "auto"
-    dtype: str = "auto"
-    revision: str | None = None
-    offline: bool = False
-    resume: bool = False
-    licence: str = ""
-    consent: str = ""
-    samples: int = 4  # held-out sentences to speak after every epoch
-    save_every_s: float = 300.0
-    threads: int | None = None  # None: PyTorch's number
-
-    def __post_init__(self) -> None:
-        if self.name is not None:
-            check_voice_name(self.name)
-        if self.training.full and not self.is_merged:
-            raise TrainingDataError(
-                "--full writes a whole checkpoint: give -o a folder, not a file"
-            )
-        if os.path.isdir(self.output) or (self.is_merged and os.path.lexists(self.output)):
-            raise TrainingDataError(
-                f"{self.output} exists; choose another name, or remove it first"
-            )
-        for note in (self.licence, self.consent):
-            if len(note) > MAX_NOTE:
-                raise TrainingDataError(f"licence and consent have at most {MAX_NOTE:,} characters")
-        if not 0 <= self.samples <= 100:
-            raise TrainingDataError(f"--samples must be from 0 to 100, not {self.samples}")
-        if not self.save_every_s >= 0:  # NaN too
-            raise TrainingDataError(f"--save-every must be 0 or more, not {self.save_every_s:g}")
-        pick_threads(self.threads, "cpu", 0)
-
-    @property
-    def is_merged(self) -> bool:
-        return self.output.suffix != ".safetensors"
-
-    @property
-    def folder(self) -> Path:
-        """The folder of the run's own files."""
-        return self.output.with_name(self.output.stem + RUN_FOLDER)
-
-    @property
-    def model_name(self) -> str:
-        return self.model or "the embedded voice"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -116,7 +58,7 @@ class Prepared:
     settings: str  # identifies a run that can be resumed
     recognise: Recognise | None
     vector: Vector | None
-    notes: Sequence[str] = ()
+    warnings: Sequence[str] = ()
 
     def facts(self, request: FinetuneRequest) -> dict[str, object]:
         """Rows of the report."""
@@ -128,6 +70,7 @@ class Prepared:
             "recordings": f"{len(self.data.train)} ({minutes:.1f} minutes)",
             "held out": len(self.data.held_out),
             "rejected": len(self.data.rejections),
+            "transcripts checked": sum(clip.is_checked for clip in self.data.clips),
             "trained": f"{self.trainables.num_values:,} values, {kind}",
             "device": f"{self.model.device}, {str(self.model.dtype).removeprefix('torch.')}",
             "data SHA-256": self.data.sha256,
@@ -142,6 +85,11 @@ def prepare(request: FinetuneRequest, progress: Progress) -> Prepared:
         request.model, revision=request.revision, cache_dir=None, offline=request.offline
     )
     checkpoint = Checkpoint.open(folder)
+    if checkpoint.config.quantization_config is not None:
+        raise TrainingDataError(
+            f"{request.model_name} has quantized weights, which cannot be trained; fine-tune the "
+            "checkpoint it was made from, and load the adapter with --weights int8 or int4"
+        )
     language_id(checkpoint.config.talker_config, language_name(request.recordings.language), None)
     rows = _rows(request, checkpoint)
     _check_encoder(checkpoint, rows)
@@ -167,7 +115,7 @@ def prepare(request: FinetuneRequest, progress: Progress) -> Prepared:
         settings=_settings(request, digest, data, dtype),
         recognise=recognise,
         vector=partial(_vector, model) if has_vectors else None,
-        notes=_notes(request, data),
+        warnings=_warnings(request, data, is_checking=recognise is not None),
     )
 
 
@@ -314,20 +262,27 @@ def _settings(request: FinetuneRequest, digest: str, data: PreparedData, dtype: 
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _notes(request: FinetuneRequest, data: PreparedData) -> list[str]:
-    notes = []
+def _warnings(request: FinetuneRequest, data: PreparedData, *, is_checking: bool) -> list[str]:
+    found = []
     minutes = sum(clip.seconds for clip in data.train) / 60
     if minutes < MIN_MINUTES:
-        notes.append(f"only {60 * minutes:.0f} s of speech; at least 5 minutes are recommended")
+        found.append(f"only {60 * minutes:.0f} s of speech; at least 5 minutes are recommended")
     if data.rejections:
-        notes.append(
+        found.append(
             f"rejected recordings: {len(data.rejections)}; see {request.folder / 'rejected.csv'}"
         )
-    texts = Counter(clip.transcript.text for clip in (*data.train, *data.held_out))
+    unchecked = [clip for clip in data.clips if not clip.is_checked]
+    num_unknown = sum(clip.transcript.language == AUTO_LANGUAGE for clip in unchecked)
+    if is_checking and num_unknown:
+        found.append(
+            f"transcripts that were not checked: {num_unknown}, because their language is not "
+            "stated; give --language english if it is English"
+        )
+    texts = Counter(clip.transcript.text for clip in data.clips)
     [(text, number)] = texts.most_common(1)
     if number >= MIN_REPEATED and number > MAX_REPEATED_SHARE * texts.total():
-        notes.append(
+        found.append(
             f"{number} of {texts.total()} recordings have the transcript {text[:40]!r}; check that "
             "the data has the transcript in the right column"
         )
-    return notes
+    return found

@@ -23,7 +23,10 @@ from vivace.speech import language_name
 from vivace.voices.voice import check_voice_name
 
 AUDIO_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".m4a", ".webm")
+WRITTEN_SUFFIXES = (*AUDIO_SUFFIXES, *(suffix.upper() for suffix in AUDIO_SUFFIXES))
 METADATA = ("metadata.csv", "metadata.jsonl", "train.jsonl")
+TABLES = (".csv", ".tsv", ".jsonl", ".json")  # suffixes of files that may list recordings
+NO_TRANSCRIPT = "no transcript"
 CODES_FIELD = "audio_codes"  # codes of every frame, as the official package prepares them
 MAX_TEXT_BYTES = 100_000  # of a .txt file
 RUN_FOLDER = ".finetune"  # suffix of the folder of a run, which has samples
@@ -63,6 +66,7 @@ def read_rows(data: Path, defaults: Defaults) -> list[Row]:
     """All rows of a folder or file, in a fixed order."""
     if data.is_dir():
         rows = list(_read_folder(data, data, defaults))
+        _check_table(data, rows)
     elif data.suffix.lower() in AUDIO_SUFFIXES:
         raise TrainingDataError(
             f"{data}: one recording is not enough; give a folder of recordings, or a .jsonl or "
@@ -96,6 +100,18 @@ def _read_folder(folder: Path, root: Path, defaults: Defaults) -> Iterator[Row]:
         return
     for path in sorted(_audio_files(folder)):
         yield _beside(path, root, defaults)
+
+
+def _check_table(folder: Path, rows: list[Row]) -> None:
+    """Raise TrainingDataError if no recording has a transcript and the folder has a table."""
+    if not rows or any(isinstance(one, Entry) or NO_TRANSCRIPT not in one.reason for one in rows):
+        return
+    tables = (one for one in sorted(folder.iterdir()) if one.suffix.lower() in TABLES)
+    if (table := next((one for one in tables if one.is_file()), None)) is not None:
+        raise TrainingDataError(
+            f"{folder}: no recording has a .txt file beside it, and there is no {METADATA[0]}; if "
+            f"{table.name} lists the recordings, give {table} as DATA"
+        )
 
 
 def _is_part(path: Path, folder: Path) -> bool:
@@ -143,7 +159,7 @@ def _beside(path: Path, root: Path, defaults: Defaults) -> Row:
         with beside.open("rb") as file:
             text = file.read(MAX_TEXT_BYTES).decode("utf-8-sig")
     except FileNotFoundError:
-        return Rejection(where, f"no transcript: {beside.name} is missing")
+        return Rejection(where, f"{NO_TRANSCRIPT}: {beside.name} is missing")
     except (OSError, ValueError) as error:
         return Rejection(where, f"{beside.name} cannot be read: {_reason(error)}")
     return _entry(where, {"audio": path.name, "text": text}, path.parent, defaults)
@@ -226,8 +242,8 @@ def _find_audio(folder: Path, name: str) -> Path:
         raise RequestError("the file's name has a null character")
     places = [folder / name, folder / "wavs" / name]
     known = [place for place in places if place.suffix.lower() in AUDIO_SUFFIXES]
-    # Made only if no path is a file: 100,000 rows would otherwise make 1,400,000 paths.
-    stems = (Path(f"{place}{suffix}") for place in places for suffix in AUDIO_SUFFIXES)
+    # Made only if no path is a file: 100,000 rows would otherwise make 2,800,000 paths.
+    stems = (Path(f"{place}{suffix}") for place in places for suffix in WRITTEN_SUFFIXES)
     for place in chain(known, stems, places[:1]):
         if os.path.isfile(place):  # False for a name that is too long
             return place

@@ -1,4 +1,4 @@
-"""Reads the rows of metadata files: JSON lines, LJSpeech's `id|text`, and tables with a header."""
+"""Reads the rows of metadata files: JSON, LJSpeech's `id|text`, and tables with a header."""
 
 from __future__ import annotations
 
@@ -13,10 +13,15 @@ TEXT_FIELDS = ("text", "transcript", "transcription", "sentence", "normalized_te
 DELIMITERS = (",", "|", "\t", ";")
 UNQUOTED = ("|", "\t")  # tables with these delimiters have no quoted cells
 
-TableRow = tuple[int, dict[str, Any] | str]  # the line, and its values or why they cannot be read
+# The line, or the place in an array; and the values, or why they cannot be read.
+TableRow = tuple[int, dict[str, Any] | str]
 
 
 def read_json_rows(text: str) -> Iterator[TableRow]:
+    """The objects of an array, or one of each line."""
+    if (values := _read_array(text)) is not None:
+        yield from ((number, _object(one)) for number, one in enumerate(values, start=1))
+        return
     for number, line in enumerate(text.split("\n"), start=1):  # U+2028 does not end a line
         if not line.strip():
             continue
@@ -25,15 +30,37 @@ def read_json_rows(text: str) -> Iterator[TableRow]:
         except (ValueError, RecursionError) as error:
             yield number, f"not JSON: {str(error)[:100]}"
             continue
-        yield number, values if isinstance(values, dict) else "not a JSON object"
+        yield number, _object(values)
+
+
+def _read_array(text: str) -> list[Any] | None:
+    if not text.lstrip().startswith("["):
+        return None
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):  # each line may be one
+        return None
+    assert isinstance(values, list)
+    return values
+
+
+def _object(value: Any) -> dict[str, Any] | str:
+    return value if isinstance(value, dict) else "not a JSON object"
 
 
 def read_csv_rows(text: str) -> Iterator[TableRow]:
     first, _, _ = text.partition("\n")
     for delimiter in DELIMITERS:
         names = [name.strip().lower() for name in next(csv.reader([first], delimiter=delimiter))]
-        if set(names) & set(AUDIO_FIELDS) and set(names) & set(TEXT_FIELDS):
+        missing = [fields for fields in (AUDIO_FIELDS, TEXT_FIELDS) if not set(names) & set(fields)]
+        if not missing:
             yield from _read_cells(text, names, delimiter)
+            return
+        # A row of LJSpeech has a bar too, and may have the name of a column in its text.
+        is_header = len(names) > 1 and ("|" not in first or names[0] in AUDIO_FIELDS + TEXT_FIELDS)
+        if is_header and len(missing) == 1:
+            column, *others = missing[0]
+            yield 1, f"the header has no column {column} (or {', '.join(others)})"
             return
     yield from _read_ljspeech(text)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from vivace.adapter import Adapter
 from vivace.adapter_set import AdapterSet
 from vivace.audio.files import Recording
 from vivace.checkpoint import Checkpoint
-from vivace.engine.adapted import AdapterPaths, view_adapters
+from vivace.engine.adapted import AdapterPaths, view_adapters, with_adapter
 from vivace.engine.completeness import OfferUtterance
 from vivace.engine.loaded import LoadedCheckpoint
 from vivace.engine.timings import OpenPass
@@ -34,8 +33,7 @@ class RemoteCheckpoint(LoadedCheckpoint):
     ) -> None:
         checkpoint = Checkpoint.open(folder)
         if adapter is not None:  # the engine's process has checked that it fits
-            config = Adapter.load(adapter).extend(checkpoint.config)
-            checkpoint = dataclasses.replace(checkpoint, config=config)
+            checkpoint = with_adapter(checkpoint, Adapter.load(adapter))
         super().__init__(checkpoint, checkpoint.load_tokenizer(), None)
         self._engine = engine
         self.adapted = view_adapters(self, AdapterSet.load(adapters) if adapters else None)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vivace.serve.errors import RefusedError
@@ -28,6 +29,8 @@ class Card:
     adapter: str | None = None  # a voice of this name is the default voice
     can_clone: bool = False
     can_clone_in_context: bool = False  # with the transcript of the recording
+    # `licence` and `consent` of fine-tuned speakers
+    notes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, name: str, tts: TTS) -> Card:
@@ -44,6 +47,7 @@ class Card:
             can_clone_in_context=tts.checkpoint.can_clone_in_context,
             device=str(tts.device),
             backend=tts.engine.backend.name,
+            notes=tts.checkpoint.speaker_notes,
         )
 
     def with_adapter(self, name: str, tts: TTS) -> Card:
@@ -58,6 +62,7 @@ class Card:
             follows_instruct=config.honours_instruct,
             can_clone=config.can_clone,
             can_clone_in_context=tts.checkpoint.can_clone_in_context,
+            notes=tts.checkpoint.speaker_notes,
         )
 
     @property

@@ -82,8 +82,8 @@ class ListedVoice:
     language: str | None = None
     created: int = 0  # seconds since 1970
     prompt: str | None = None  # the description of a designed voice
-    licence: str | None = None  # of the recording
-    consent: str | None = None  # who agreed to the use of the recording
+    licence: str | None = None  # of the recordings
+    consent: str | None = None  # who agreed to the use of the recordings
 
     @property
     def description(self) -> str | None:
@@ -174,7 +174,7 @@ class Voices:
         """All voices of the model. Reads the library: call it in a thread."""
         name, card = self.card.name, self.card
         described = descriptions(self.library) if self._is_on_disk else {}
-        found = [ListedVoice(speaker, "preset", name) for speaker in card.speakers]
+        found = [self._listed_preset(speaker) for speaker in card.speakers]
         if card.can_clone:
             found += [
                 self._listed_clone(voice, described.get(voice.name)) for voice in self._clones()
@@ -203,6 +203,11 @@ class Voices:
 
     def _clones(self) -> Iterator[Voice]:
         return (voice for voice in self.library if voice.width == self.card.width)
+
+    def _listed_preset(self, speaker: str) -> ListedVoice:
+        notes = self.card.notes.get(speaker, {})
+        licence, consent = notes.get("licence"), notes.get("consent")
+        return ListedVoice(speaker, "preset", self.card.name, licence=licence, consent=consent)
 
     def _listed_clone(self, voice: Voice, description: Description | None) -> ListedVoice:
         """A clone of a recording, or of a designed voice if a description is stored beside it."""

@@ -28,6 +28,8 @@ pytestmark = pytest.mark.skipif(find_refusal() is not None, reason="there is no 
 Tensors = dict[str, NDArray[np.generic]]
 MODEL, CODEC = "model.safetensors", "speech_tokenizer/model.safetensors"
 NORM, SNAKE = "talker.model.norm.weight", "decoder.decoder.1.block.0.alpha"
+BIAS = "talker.text_projection.linear_fc1.bias"
+VALUES = "talker.model.layers.0.self_attn.v_proj.weight"
 
 
 @pytest.fixture(scope="module")
@@ -158,6 +160,13 @@ def remove(name: str) -> Callable[[Tensors], None]:
     return edit
 
 
+def narrow(name: str) -> Callable[[Tensors], None]:
+    def edit(tensors: Tensors) -> None:
+        tensors[name] = tensors[name][:, 1:].copy()
+
+    return edit
+
+
 def add(name: str) -> Callable[[Tensors], None]:
     return lambda tensors: tensors.update({name: np.zeros(3, np.float16)})
 
@@ -168,7 +177,10 @@ def add(name: str) -> Callable[[Tensors], None]:
         (MODEL, set_to_nan(NORM), NORM),
         (MODEL, cut(NORM), NORM),
         (MODEL, remove(NORM), NORM),
+        (MODEL, remove(BIAS), BIAS),
+        (MODEL, narrow(VALUES), VALUES),
         (MODEL, add("talker.model.extra"), "talker.model.extra"),
+        (MODEL, add("talker.codec_head.bias"), "talker.codec_head.bias"),
         (CODEC, set_to_nan(SNAKE), SNAKE),
         (CODEC, cut(SNAKE), SNAKE),
         (CODEC, remove(SNAKE), SNAKE),

@@ -160,12 +160,11 @@ class NativeModel:
         tables = [self._matrix("talker.model.codec_embedding", config.vocab_size)]
         for index in range(groups - 1):
             tables.append(self._matrix(f"{PREDICTOR}.model.codec_embedding.{index}", size))
-        has_projection = tensors.has_layer(projection)
         return ModelSpec(
             talker=self._stack_spec("talker.model", config),
             predictor=self._stack_spec(f"{PREDICTOR}.model", predictor),
             codec_head=self._matrix("talker.codec_head", config.vocab_size),
-            projection=self._matrix(projection, inner) if has_projection else Matrix(),
+            projection=self._matrix(projection, inner) if config.has_projection else Matrix(),
             heads=self._hold(array_of(heads)),
             tables=self._hold(array_of(tables)),
             num_groups=groups,

@@ -13,7 +13,15 @@ from typing import Any
 
 import pytest
 
-from vivace.disk import AtomicFile, NameInUseError, numbered, sweep, why_not_regular, write_whole
+from vivace.disk import (
+    AtomicFile,
+    NameInUseError,
+    numbered,
+    sweep,
+    user_cache,
+    why_not_regular,
+    write_whole,
+)
 
 HOLD = """
 import sys, time
@@ -285,3 +293,12 @@ def test_ten_concurrent_processes_lose_no_file(tmp_path: Path) -> None:
         for name in names:
             assert (tmp_path / "out" / name).read_text() == str(number)
     assert len(list((tmp_path / "out").iterdir())) == 200
+
+
+def test_relative_cache_folder_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for named in ("relative", ""):
+        monkeypatch.setenv("XDG_CACHE_HOME", named)
+        assert user_cache() == tmp_path / ".cache" / "vivace"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert user_cache() == tmp_path / "cache" / "vivace"

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -278,6 +279,17 @@ def test_unwritable_cache_is_found_before_the_compilation(
     (tmp_path / "cache").write_text("not a folder")
     monkeypatch.setattr(build, "build_library", None)  # a call would raise TypeError
     with pytest.raises(build.BuildError, match=r"cannot be written.*XDG_CACHE_HOME"):
+        load()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_full_disk_is_found_before_the_compilation(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = partial(Path.open, Path("/dev/full"), "wb")
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda dir: full())
+    monkeypatch.setattr(build, "build_library", None)  # a call would raise TypeError
+    with pytest.raises(build.BuildError, match="No space left"):
         load()
 
 

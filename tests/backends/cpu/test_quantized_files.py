@@ -219,3 +219,14 @@ def test_file_of_another_format_than_the_config_is_not_read(
         open_folder(folder)
     with pytest.raises(CheckpointError, match=r"proj\.weight"):
         TTS.load(folder, device="cpu")
+
+
+@pytest.mark.parametrize("section", ["talker", "predictor"])
+def test_config_without_key_heads_is_rejected(folder: Path, section: str) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    talker = config["talker_config"]
+    part = talker if section == "talker" else talker["code_predictor_config"]
+    part["num_key_value_heads"] = 0
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match="num_key_value_heads"):
+        TTS.load(folder, device="cpu")

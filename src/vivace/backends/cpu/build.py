@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 SOURCES = Path(__file__).parent / "native"
 PREBUILT = SOURCES / "vivace_cpu.so"
 TIMEOUT_S = 600.0  # of a whole build, which takes up to a minute of CPU time
+LIBRARY_BYTES = 1 << 20  # at most
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = (
     *("-std=c++17", "-O2", "-fPIC", "-pthread", "-fvisibility=hidden"),
@@ -228,10 +229,10 @@ def _file_prefix() -> str:
 
 
 def _check_writable(folder: Path) -> None:
-    """Create the folder. Raises OSError if files cannot be created in it."""
+    """Create the folder. Raises OSError if a library cannot be written to it."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with tempfile.TemporaryFile(dir=folder):
-        pass
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(bytes(LIBRARY_BYTES))
 
 
 def _open(path: Path) -> ctypes.CDLL:

@@ -48,7 +48,8 @@ def find_unfit(config: TalkerConfig) -> str | None:
     for stack in (config, config.code_predictor_config):
         if stack.head_dim % HEAD_STEP:
             return f"head_dim is {stack.head_dim}; the C++ kernels need a multiple of {HEAD_STEP}"
-        if stack.num_attention_heads % stack.num_key_value_heads:
+        kv_heads = stack.num_key_value_heads
+        if kv_heads == 0 or stack.num_attention_heads % kv_heads:
             return "num_attention_heads is not a multiple of num_key_value_heads"
     if not 2 <= config.num_code_groups <= MAX_GROUPS:
         return f"num_code_groups is {config.num_code_groups}; the C++ kernels run 2 to {MAX_GROUPS}"

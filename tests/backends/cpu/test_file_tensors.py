@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -232,6 +233,24 @@ def test_entry_outside_the_file_is_refused(copied: Path, offsets: list[object]) 
     (copied / MODEL).write_bytes(len(header).to_bytes(8, "little") + header + b"1234")
     with pytest.raises(BackendUnavailableError):
         open_folder(copied)
+
+
+@pytest.mark.parametrize("file", [MODEL, CODEC])
+def test_tensors_that_share_their_numbers_are_refused(copied: Path, file: str) -> None:
+    content = (copied / file).read_bytes()
+    start = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:start])
+    names = sorted(header.keys() - {"__metadata__"}, key=lambda name: str(header[name]["shape"]))
+    first, second = next(
+        (a, b) for a, b in pairwise(names) if header[a]["shape"] == header[b]["shape"]
+    )
+    header[first]["data_offsets"] = header[second]["data_offsets"]
+    text = json.dumps(header, separators=(",", ":")).encode().ljust(start - 8)
+    (copied / file).write_bytes(len(text).to_bytes(8, "little") + text + content[start:])
+    with pytest.raises(BackendUnavailableError):
+        open_folder(copied)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors is damaged"):
+        TTS.load(copied)
 
 
 LONG = "The old ferry crossed the quiet bay at noon, and nobody on board said a word."

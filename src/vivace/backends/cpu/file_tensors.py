@@ -134,17 +134,19 @@ class FileTensors:
         file = stack.enter_context(path.open("rb"))
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._maps.append(content)
+        spans = sorted(tuple(entry["data_offsets"]) for entry in entries.values())
+        ends = [0, *(end for _, end in spans)]
+        if [begin for begin, _ in spans] != ends[:-1] or start + ends[-1] != len(content):
+            raise ValueError(f"the tensors of {path} do not fill it without gaps")
         for name, entry in entries.items():
             if name in self._stored:
                 raise ValueError(f"{name} is in two files")
             dtype, shape = DTYPES[entry["dtype"]], tuple(entry["shape"])
             begin, end = entry["data_offsets"]
             size = math.prod(shape)
-            if min(shape, default=1) < 0 or begin < 0 or end - begin != size * dtype.itemsize:
+            if min(shape, default=1) < 0 or end - begin != size * dtype.itemsize:
                 raise ValueError(f"{name} has an invalid entry")
-            array: Stored = np.frombuffer(
-                content, dtype, size, start + begin
-            )  # ValueError if truncated
+            array: Stored = np.frombuffer(content, dtype, size, start + begin)
             if not array.flags.aligned:
                 raise ValueError(f"{name} is not aligned")
             self._stored[name] = array.reshape(shape)

@@ -254,6 +254,21 @@ def test_slow_compiler_is_stopped_at_the_timeout(
         load()
 
 
+def test_failure_stops_the_other_compilers(
+    load: Load, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise this test would take ten minutes."""
+    mixed = tmp_path / "mixed-compiler"
+    mixed.write_text('#!/bin/sh\ncase "$*" in *broken.cpp*) exit 3 ;; esac\nexec sleep 600\n')
+    mixed.chmod(0o755)
+    for name in ("a_slow.cpp", "broken.cpp"):  # they start together
+        (sources / name).write_text("")
+    monkeypatch.setenv("CXX", str(mixed))
+    monkeypatch.setattr(build, "count_processors", lambda: 2)
+    with pytest.raises(build.BuildError, match="mixed-compiler failed: exit status 3"):
+        load()
+
+
 def test_unwritable_cache_is_reported(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,9 +21,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from functools import cache
 from pathlib import Path
+from threading import Event
 
 from vivace.device.threads import count_processors
 from vivace.disk import user_cache, write_whole
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 SOURCES = Path(__file__).parent / "native"
 PREBUILT = SOURCES / "vivace_cpu.so"
 TIMEOUT_S = 600.0  # of a whole build, which takes up to a minute of CPU time
+POLL_S = 0.2  # between looks at a compiler
 LIBRARY_BYTES = 1 << 20  # at most
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = (
@@ -288,29 +290,49 @@ def _recipe_hash(compiler: str) -> str:
 def _run_all(jobs: Sequence[Sequence[Sequence[str]]], deadline: float) -> None:
     """Run as many jobs at once as there are processors: a compiler needs up to 250 MB of memory. A
     job is a list of commands; the next is tried if one fails."""
+    stop = Event()
     with ThreadPoolExecutor(count_processors(), thread_name_prefix="vivace-build") as pool:
-        running = [pool.submit(_run, job, deadline) for job in jobs]
+        running = [pool.submit(_run, job, deadline, stop) for job in jobs]
         try:
-            for job in running:
+            for job in wait(running, return_when=FIRST_EXCEPTION).done:
                 job.result()
-        finally:
+        finally:  # also after an interrupt
+            stop.set()
             pool.shutdown(cancel_futures=True)
 
 
-def _run(job: Sequence[Sequence[str]], deadline: float) -> None:
+def _run(job: Sequence[Sequence[str]], deadline: float, stop: Event) -> None:
     for index, command in enumerate(job, 1):
-        done = _run_command(command, deadline)
-        if done.returncode == 0:
+        code, output = _run_command(command, deadline, stop)
+        if code == 0:
             return
         if index < len(job):
-            log.info("compiled without its instruction set: %s", done.stdout[-500:])
-    reason = done.stdout[-2000:].strip() or f"exit status {done.returncode}"
+            log.info("compiled without its instruction set: %s", output[-500:])
+    reason = output[-2000:].strip() or f"exit status {code}"
     raise BuildError(f"{job[0][0]} failed: {reason}")
 
 
-def _run_command(command: Sequence[str], deadline: float) -> subprocess.CompletedProcess[str]:
+def _run_command(command: Sequence[str], deadline: float, stop: Event) -> tuple[int, str]:
+    """Exit status and output. The command is killed after the deadline, or when `stop` is set."""
+    with _start(command) as process:
+        while True:
+            try:
+                output, _ = process.communicate(timeout=POLL_S)
+                return process.returncode, output
+            except subprocess.TimeoutExpired:
+                if stop.is_set():
+                    process.kill()
+                    raise BuildError(f"{command[0]} was stopped") from None
+                if time.monotonic() > deadline:
+                    process.kill()
+                    raise BuildError(
+                        "compiling the C++ kernels took too long; the next start tries again"
+                    ) from None
+
+
+def _start(command: Sequence[str]) -> subprocess.Popen[str]:
     try:
-        return subprocess.run(
+        return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -318,12 +340,6 @@ def _run_command(command: Sequence[str], deadline: float) -> subprocess.Complete
             text=True,
             errors="replace",
             env={**os.environ, "LC_ALL": "C"},
-            timeout=max(0.0, deadline - time.monotonic()),
-            check=False,
         )
-    except subprocess.TimeoutExpired:
-        raise BuildError(
-            "compiling the C++ kernels took too long; the next start tries again"
-        ) from None
     except OSError as error:
         raise BackendUnavailableError(f"{command[0]} cannot be started: {error}") from error

@@ -31,7 +31,7 @@ class NativeWheelHook(BuildHookInterface):  # type: ignore[misc]
             return
         build = load_build()
         compiler = os.environ.get("CXX") or shutil.which("c++") or "g++"
-        build.build_library(compiler, build.PREBUILT, TIMEOUT_S)
+        build.PREBUILT.write_bytes(build.build_library(compiler, TIMEOUT_S))
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{platform_tag()}"
         build_data["artifacts"].append(f"/{build.PREBUILT.relative_to(ROOT).as_posix()}")

@@ -13,7 +13,15 @@ from typing import Any
 
 import pytest
 
-from vivace.disk import AtomicFile, NameInUseError, numbered, sweep, why_not_regular, write_whole
+from vivace.disk import (
+    AtomicFile,
+    NameInUseError,
+    numbered,
+    sweep,
+    user_cache,
+    why_not_regular,
+    write_whole,
+)
 
 HOLD = """
 import sys, time
@@ -300,3 +308,12 @@ def test_link_to_a_pipe_is_not_replaced(tmp_path: Path) -> None:
     write_whole(tmp_path / "link", b"new", replace=True)
     assert not (tmp_path / "link").is_symlink()
     assert (tmp_path / "file").read_bytes() == b"kept"
+
+
+def test_relative_cache_folder_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for named in ("relative", ""):
+        monkeypatch.setenv("XDG_CACHE_HOME", named)
+        assert user_cache() == tmp_path / ".cache" / "vivace"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert user_cache() == tmp_path / "cache" / "vivace"

@@ -85,6 +85,30 @@ def test_empty_folder_is_used(source: Path, tmp_path: Path) -> None:
         assert tts.model_type == "base"
 
 
+@pytest.mark.parametrize("has_target", [True, False])
+def test_link_to_an_empty_folder_is_followed(
+    source: Path, tmp_path: Path, has_target: bool
+) -> None:
+    target, link = tmp_path / "disk" / "made", tmp_path / "link"
+    target.parent.mkdir()
+    if has_target:
+        target.mkdir()
+    link.symlink_to(target)
+    quantize_checkpoint(Checkpoint.open(source), link, "int8")
+    assert link.is_symlink()
+    assert (target / MODEL).is_file()
+
+
+def test_mount_point_is_refused_at_once(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "disk"
+    target.mkdir()
+    monkeypatch.setattr(Path, "is_mount", lambda self: self == target)
+    with pytest.raises(RequestError, match=r"disk is a mount point; give a new folder inside it"):
+        quantize_checkpoint(Checkpoint.open(source), target, "int8")
+
+
 def test_invalid_source_leaves_no_folder(source: Path, tmp_path: Path) -> None:
     tensors = load_file(source / MODEL)
     tensors["talker.codec_head.weight"][1, 1] = torch.nan

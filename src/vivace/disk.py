@@ -35,7 +35,10 @@ class NameInUseError(FileExistsError):
 
 def user_cache() -> Path:
     """Vivace's folder for files that can be made again."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vivace"
+    named = Path(
+        os.environ.get("XDG_CACHE_HOME", "")
+    )  # a relative path is ignored, as XDG requires
+    return (named if named.is_absolute() else Path.home() / ".cache") / "vivace"
 
 
 class AtomicFile:

@@ -97,9 +97,11 @@ def write_tensors(
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
     """A folder beside the target that becomes the target at the end and is removed on errors."""
-    folder = folder.expanduser().absolute()
+    folder = folder.expanduser().resolve()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RequestError(f"{folder} exists and is not an empty folder; give a new one")
+    if folder.is_mount():  # it cannot be replaced
+        raise RequestError(f"{folder} is a mount point; give a new folder inside it")
     folder.parent.mkdir(parents=True, exist_ok=True)
     unfinished = folder.parent / f".{folder.name}.{secrets.token_hex(4)}.unfinished"
     unfinished.mkdir()

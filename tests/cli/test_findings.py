@@ -24,6 +24,8 @@ GPU_MACHINE = Machine(
     is_cuda_available=True,
     installer="apt-get",
     has_compiler=True,
+    has_cpp_compiler=True,
+    kernel_refusal=None,
     modules=frozenset(MODULES),
     has_portaudio=True,
     player="sounddevice",
@@ -34,6 +36,10 @@ GPU_MACHINE = Machine(
     missing_model=None,
 )
 NO_CUDA = {"is_cuda_available": False, "torch_cuda": None}
+NO_KERNELS: dict[str, Any] = {
+    "has_cpp_compiler": False,
+    "kernel_refusal": "there is no C++ compiler",
+}
 SILENT: dict[str, Any] = {"player": None, "sound_error": "no sound output works (x: y); run: z"}
 
 
@@ -71,6 +77,13 @@ def test_good_machine_has_no_problems() -> None:
             {"has_compiler": False, "installer": None},
             "no C compiler",
             "install gcc with the package manager of this system",
+        ),
+        (NO_KERNELS, "slower: there is no C++ compiler", "sudo apt-get install g++"),
+        (NO_KERNELS | {"installer": "dnf"}, "no C++ kernels", "sudo dnf install gcc-c++"),
+        (
+            {"kernel_refusal": "c++ failed: no header\nin line 3"},
+            "slower: c++ failed: no header",
+            "export XDG_CACHE_HOME=",
         ),
         ({"modules": without("av")}, "AAC and M4B files", "pip install '.[av]'"),
         ({"modules": without("fastapi")}, "`vivace serve`", "pip install '.[server]'"),

@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from vivace.audio.play import find_output
+from vivace.backends.cpu import build
 from vivace.errors import AudioError, install_command
 from vivace.hub import MODELS, cache_folder, cached_share
 
@@ -33,6 +34,7 @@ INSTALLERS = {  # by program
     "brew": "brew install",
 }
 PORTAUDIO = {"apt-get": "libportaudio2", "zypper": "libportaudio2"}  # others: portaudio
+CPP_COMPILERS = {"apt-get": "g++", "dnf": "gcc-c++", "zypper": "gcc-c++"}  # others: gcc
 EXTRAS = {  # extra: (module, what does not work without it)
     "server": ("fastapi", "`vivace serve` does not start"),
     "av": ("av", "AAC and M4B files cannot be written"),
@@ -40,6 +42,7 @@ EXTRAS = {  # extra: (module, what does not work without it)
 }
 MODULES = ("triton", "sounddevice", *(module for module, _ in EXTRAS.values()))
 MOVE_CACHE = "export HF_HOME=/folder/on/another/disk"
+MOVE_KERNELS = "export XDG_CACHE_HOME=/folder/on/another/disk, or export CXX=another compiler"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,8 @@ class Machine:
     is_cuda_available: bool
     installer: str | None  # a program of INSTALLERS
     has_compiler: bool
+    has_cpp_compiler: bool
+    kernel_refusal: str | None  # why the C++ kernels of the CPU cannot be used
     modules: frozenset[str]  # installed ones of MODULES
     has_portaudio: bool  # the wheels of other systems than Linux contain it
     player: str | None  # sound output that works
@@ -85,6 +90,8 @@ class Machine:
             is_cuda_available=torch.cuda.is_available(),
             installer=next(filter(shutil.which, INSTALLERS), None),
             has_compiler=any(map(shutil.which, (os.environ.get("CC") or "cc", "gcc"))),
+            has_cpp_compiler=build.has_compiler(),
+            kernel_refusal=build.find_refusal(),
             modules=frozenset(name for name in MODULES if find_spec(name) is not None),
             has_portaudio=sys.platform != "linux" or find_library("portaudio") is not None,
             player=player,
@@ -197,6 +204,18 @@ def check_kernels(machine: Machine) -> Iterator[Finding]:
         )
 
 
+def check_cpu_kernels(machine: Machine) -> Iterator[Finding]:
+    """The backend `cpu` compiles its library with a C++ compiler."""
+    if machine.kernel_refusal is None or machine.system == "win32":
+        return
+    if machine.has_cpp_compiler:
+        fix = MOVE_KERNELS
+    else:
+        fix = machine.install(CPP_COMPILERS.get(machine.installer or "", "gcc"))
+    reason = machine.kernel_refusal.partition("\n")[0]
+    yield Finding(f"no C++ kernels, speech on the CPU is slower: {reason}", fix)
+
+
 def check_extras(machine: Machine) -> Iterator[Finding]:
     for extra, (module, consequence) in EXTRAS.items():
         if module not in machine.modules:
@@ -240,6 +259,7 @@ def check_cache(machine: Machine) -> Iterator[Finding]:
 CHECKS: tuple[Callable[[Machine], Iterator[Finding]], ...] = (
     check_gpu,
     check_kernels,
+    check_cpu_kernels,
     check_extras,
     check_sound,
     check_cache,

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -77,21 +78,50 @@ def test_changed_compiler_is_used(
     assert len(cached()) == 2
 
 
-@pytest.mark.parametrize("content", [b"", b"not a library"])
-def test_damaged_cached_library_is_compiled_again(load: Load, content: bytes) -> None:
-    name = f"{build._file_prefix()}{build._recipe_hash(build._find_compiler())}.so"
-    path = user_cache() / "kernels" / name
-    path.parent.mkdir(parents=True)
-    path.write_bytes(content)
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.9])
+def test_truncated_cached_library_is_compiled_again(load: Load, share: float) -> None:
+    """Loading it would end the process with a bus error."""
+    load()
+    [path] = cached()
+    content = path.read_bytes()
+    path.unlink()  # the process has mapped it
+    path.write_bytes(content[: int(share * len(content))])
     load()
     assert cached() == [path]
-    assert path.stat().st_size > 1000
+    assert path.read_bytes() == content
+
+
+def test_changed_cached_library_is_not_loaded(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    load()
+    [path] = cached()
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.unlink()  # the process has mapped it
+    path.write_bytes(content)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(BackendUnavailableError, match=r"no C\+\+ compiler"):
+        load()
+
+
+def test_library_that_cannot_be_loaded_is_compiled_once(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For example in a folder without the right to run programs."""
+
+    def fail(path: Path) -> ctypes.CDLL:
+        raise OSError("failed to map segment from shared object")
+
+    load()
+    monkeypatch.setattr(build, "_open", fail)
+    monkeypatch.setattr(build, "build_library", None)  # a second call would raise TypeError
+    with pytest.raises(build.BuildError, match=r"failed to map segment.*XDG_CACHE_HOME"):
+        load()
 
 
 def test_prebuilt_library_is_used_without_a_compiler(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build.build_library("c++", build.PREBUILT, BUILD_TIMEOUT_S)
+    build.PREBUILT.write_bytes(build.build_library("c++", BUILD_TIMEOUT_S))
     monkeypatch.setenv("PATH", "")
     load()
     assert not cached()
@@ -131,14 +161,16 @@ def test_cached_library_of_other_sources_is_ignored_without_a_compiler(
     load()
     [path] = cached()
     (sources / "more.cpp").write_text('#include "api.h"\nVIVACE_API int more() { return 7; }\n')
-    shutil.copy(path, path.with_name(f"{build._file_prefix()}copied.so"))  # reports its sources
+    content_hash = path.stem.rpartition("-")[2]
+    copy = path.with_name(f"{build._file_prefix()}copied-{content_hash}.so")
+    shutil.copy(path, copy)  # reports its sources
     monkeypatch.setenv("PATH", "")
     with pytest.raises(BackendUnavailableError, match=r"no C\+\+ compiler"):
         load()
 
 
 def test_prebuilt_library_of_other_sources_is_ignored(load: Load, sources: Path) -> None:
-    build.build_library("c++", build.PREBUILT, BUILD_TIMEOUT_S)
+    build.PREBUILT.write_bytes(build.build_library("c++", BUILD_TIMEOUT_S))
     (sources / "more.cpp").write_text('#include "api.h"\nVIVACE_API int more() { return 7; }\n')
     assert load().more() == 7
 
@@ -150,6 +182,48 @@ def test_missing_compiler_is_named(load: Load, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(BackendUnavailableError, match="CXX is 'no-such-compiler'"):
         load()
+
+
+def test_compiler_may_have_a_launcher_and_options(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher = tmp_path / "a launcher"
+    launcher.write_text('#!/bin/sh\nexec "$@"\n')
+    launcher.chmod(0o755)
+    monkeypatch.setenv("CXX", f"'{launcher}' c++ -DEXTRA=7")
+    (tmp_path / "native" / "extra.cpp").write_text(
+        '#include "api.h"\nVIVACE_API int extra() { return EXTRA; }'
+    )
+    assert load().extra() == 7
+    monkeypatch.setenv("CXX", f"'{launcher}' c++ -DEXTRA=8")
+    load()
+    assert len(cached()) == 2
+
+
+@pytest.mark.parametrize("command", ["no-such-compiler -O2", "'c++", "  ", "/"])
+def test_compiler_that_is_no_program_is_named(
+    load: Load, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setenv("CXX", command)
+    with pytest.raises(BackendUnavailableError, match="which is not a program"):
+        load()
+
+
+def test_compilers_run_one_per_processor(
+    load: Load, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for index in range(3):
+        (sources / f"more_{index}.cpp").write_text("")
+    busy, overlap = tmp_path / "busy", tmp_path / "overlap"
+    wrapper = tmp_path / "compiler"
+    wrapper.write_text(
+        f'#!/bin/sh\nmkdir {busy} || touch {overlap}\nc++ "$@"; code=$?\nrmdir {busy}; exit $code\n'
+    )
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("CXX", str(wrapper))
+    monkeypatch.setattr(build, "count_processors", lambda: 1)
+    load()
+    assert not overlap.exists()
 
 
 def test_compiler_error_is_reported_and_nothing_is_cached(load: Load, sources: Path) -> None:
@@ -180,6 +254,21 @@ def test_slow_compiler_is_stopped_at_the_timeout(
         load()
 
 
+def test_failure_stops_the_other_compilers(
+    load: Load, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise this test would take ten minutes."""
+    mixed = tmp_path / "mixed-compiler"
+    mixed.write_text('#!/bin/sh\ncase "$*" in *broken.cpp*) exit 3 ;; esac\nexec sleep 600\n')
+    mixed.chmod(0o755)
+    for name in ("a_slow.cpp", "broken.cpp"):  # they start together
+        (sources / name).write_text("")
+    monkeypatch.setenv("CXX", str(mixed))
+    monkeypatch.setattr(build, "count_processors", lambda: 2)
+    with pytest.raises(build.BuildError, match="mixed-compiler failed: exit status 3"):
+        load()
+
+
 def test_unwritable_cache_is_reported(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,6 +294,17 @@ def test_unwritable_cache_is_found_before_the_compilation(
     (tmp_path / "cache").write_text("not a folder")
     monkeypatch.setattr(build, "build_library", None)  # a call would raise TypeError
     with pytest.raises(build.BuildError, match=r"cannot be written.*XDG_CACHE_HOME"):
+        load()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_full_disk_is_found_before_the_compilation(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = partial(Path.open, Path("/dev/full"), "wb")
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda dir: full())
+    monkeypatch.setattr(build, "build_library", None)  # a call would raise TypeError
+    with pytest.raises(build.BuildError, match="No space left"):
         load()
 
 
@@ -268,5 +368,5 @@ def test_library_of_the_package_compiles_without_warnings(
     flags = () if is_optimized else ("-O0",)
     monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-Werror", *flags))
     monkeypatch.setattr(build, "FAST_FLAGS", flags or build.FAST_FLAGS)
-    build.build_library("c++", tmp_path / "library.so", BUILD_TIMEOUT_S)
+    (tmp_path / "library.so").write_bytes(build.build_library("c++", BUILD_TIMEOUT_S))
     build._open(tmp_path / "library.so")

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,8 @@ pytestmark = pytest.mark.skipif(find_refusal() is not None, reason="there is no 
 Tensors = dict[str, NDArray[np.generic]]
 MODEL, CODEC = "model.safetensors", "speech_tokenizer/model.safetensors"
 NORM, SNAKE = "talker.model.norm.weight", "decoder.decoder.1.block.0.alpha"
+BIAS = "talker.text_projection.linear_fc1.bias"
+VALUES = "talker.model.layers.0.self_attn.v_proj.weight"
 
 
 @pytest.fixture(scope="module")
@@ -158,6 +161,13 @@ def remove(name: str) -> Callable[[Tensors], None]:
     return edit
 
 
+def narrow(name: str) -> Callable[[Tensors], None]:
+    def edit(tensors: Tensors) -> None:
+        tensors[name] = tensors[name][:, 1:].copy()
+
+    return edit
+
+
 def add(name: str) -> Callable[[Tensors], None]:
     return lambda tensors: tensors.update({name: np.zeros(3, np.float16)})
 
@@ -168,7 +178,10 @@ def add(name: str) -> Callable[[Tensors], None]:
         (MODEL, set_to_nan(NORM), NORM),
         (MODEL, cut(NORM), NORM),
         (MODEL, remove(NORM), NORM),
+        (MODEL, remove(BIAS), BIAS),
+        (MODEL, narrow(VALUES), VALUES),
         (MODEL, add("talker.model.extra"), "talker.model.extra"),
+        (MODEL, add("talker.codec_head.bias"), "talker.codec_head.bias"),
         (CODEC, set_to_nan(SNAKE), SNAKE),
         (CODEC, cut(SNAKE), SNAKE),
         (CODEC, remove(SNAKE), SNAKE),
@@ -220,6 +233,24 @@ def test_entry_outside_the_file_is_refused(copied: Path, offsets: list[object]) 
     (copied / MODEL).write_bytes(len(header).to_bytes(8, "little") + header + b"1234")
     with pytest.raises(BackendUnavailableError):
         open_folder(copied)
+
+
+@pytest.mark.parametrize("file", [MODEL, CODEC])
+def test_tensors_that_share_their_numbers_are_refused(copied: Path, file: str) -> None:
+    content = (copied / file).read_bytes()
+    start = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:start])
+    names = sorted(header.keys() - {"__metadata__"}, key=lambda name: str(header[name]["shape"]))
+    first, second = next(
+        (a, b) for a, b in pairwise(names) if header[a]["shape"] == header[b]["shape"]
+    )
+    header[first]["data_offsets"] = header[second]["data_offsets"]
+    text = json.dumps(header, separators=(",", ":")).encode().ljust(start - 8)
+    (copied / file).write_bytes(len(text).to_bytes(8, "little") + text + content[start:])
+    with pytest.raises(BackendUnavailableError):
+        open_folder(copied)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors is damaged"):
+        TTS.load(copied)
 
 
 LONG = "The old ferry crossed the quiet bay at noon, and nobody on board said a word."

@@ -30,9 +30,13 @@ MODEL = "model.safetensors"
 CODEC_MODEL = f"{CODEC}/{MODEL}"
 DOWN = "talker.model.layers.1.mlp.down_proj"
 HEAD = "talker.codec_head"
+NARROW = "talker.code_predictor.small_to_mtp_projection"
 TEXTS = "talker.model.text_embedding.weight"
 FIRST = "talker.text_projection.linear_fc1"
 SNAKE = "decoder.decoder.1.block.0.alpha"
+WIDEN = "decoder.decoder.1.block.1.conv.weight"
+QUERIES = "decoder.pre_transformer.layers.0.self_attn.q_proj.weight"
+USAGE = "decoder.quantizer.rvq_rest.vq.layers.0._codebook.cluster_usage"
 ENCODER = "encoder.encoder.layers.0.conv.weight"
 ALL_WEIGHTS: tuple[IntWeights, ...] = get_args(IntWeights)
 
@@ -118,6 +122,11 @@ def edit(path: Path, change: Change) -> None:
     save_file(tensors, path)
 
 
+def dequantized(tensor: Tensor) -> Tensor:
+    """A matrix that is stored as if it was not quantized."""
+    return torch.zeros(len(tensor), 2 * tensor.shape[1])
+
+
 def put(name: str, make: Callable[[Tensor], Tensor]) -> Change:
     return lambda tensors: tensors.update({name: make(tensors[name]).contiguous()})
 
@@ -156,9 +165,20 @@ def filled(number: float) -> Callable[[Tensor], Tensor]:
         (MODEL, put(f"{DOWN}.scale", lambda each: each.to(torch.uint8)), f"{DOWN}.scale"),
         (MODEL, lambda tensors: tensors.pop(f"{DOWN}.scale"), f"{DOWN}.scale"),
         (MODEL, lambda tensors: tensors.pop(f"{DOWN}.weight"), f"{DOWN}.weight"),
+        (MODEL, put(f"{DOWN}.weight", lambda each: each[0, 0].clone()), f"{DOWN}.weight"),
+        (MODEL, put(f"{DOWN}.weight", lambda each: each[0]), f"{DOWN}.weight"),
+        (MODEL, put(f"{DOWN}.weight", dequantized), f"{DOWN}.weight"),
+        (MODEL, lambda tensors: tensors.pop(f"{FIRST}.bias"), f"{FIRST}.bias"),
+        (MODEL, lambda tensors: tensors.update({f"{HEAD}.bias": torch.ones(1088)}), f"{HEAD}.bias"),
+        (MODEL, lambda tensors: tensors.update({f"{DOWN}.bias": torch.ones(64)}), f"{DOWN}.bias"),
+        (MODEL, lambda tensors: tensors.update({f"{NARROW}.weight": torch.ones(64, 64)}), NARROW),
         (MODEL, lambda tensors: tensors.update(extra=torch.ones(1)), "extra"),
         (CODEC_MODEL, put(SNAKE, filled(torch.inf)), SNAKE),
         (CODEC_MODEL, put(SNAKE, lambda each: each[1:]), SNAKE),
+        (CODEC_MODEL, put(SNAKE, lambda each: each[None]), SNAKE),
+        (CODEC_MODEL, put(WIDEN, lambda each: each.transpose(0, 1)), WIDEN),
+        (CODEC_MODEL, put(QUERIES, lambda each: each[:, 1:]), QUERIES),
+        (CODEC_MODEL, put(USAGE, lambda each: each[1:]), USAGE),
         (CODEC_MODEL, put(ENCODER, filled(torch.nan)), ENCODER),
     ],
 )
@@ -198,4 +218,15 @@ def test_file_of_another_format_than_the_config_is_not_read(
     with pytest.raises(BackendUnavailableError):
         open_folder(folder)
     with pytest.raises(CheckpointError, match=r"proj\.weight"):
+        TTS.load(folder, device="cpu")
+
+
+@pytest.mark.parametrize("section", ["talker", "predictor"])
+def test_config_without_key_heads_is_rejected(folder: Path, section: str) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    talker = config["talker_config"]
+    part = talker if section == "talker" else talker["code_predictor_config"]
+    part["num_key_value_heads"] = 0
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match="num_key_value_heads"):
         TTS.load(folder, device="cpu")

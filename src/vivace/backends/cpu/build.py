@@ -1,9 +1,10 @@
 """Compiles the C++ sources of `native/` with the system compiler and loads the library.
 
-The library is cached by hashes of sources with flags, and of the compiler. Where no compiler is
-found, such as in the last stage of a container image, or the compiler fails, any cached library of
-the same sources is used. A library inside the package, as a platform's wheel has it, is used first
-if it was built from the same sources.
+The name of a cached library has the hashes of sources with flags, of the compiler and of the
+library itself: loading a damaged file would crash the process. Where no compiler is found, such as
+in the last stage of a container image, or the compiler fails, any cached library of the same
+sources is used. A library inside the package, as a platform's wheel has it, is used first if it was
+built from the same sources.
 """
 
 from __future__ import annotations
@@ -13,15 +14,19 @@ import hashlib
 import logging
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from functools import cache
 from pathlib import Path
+from threading import Event
 
+from vivace.device.threads import count_processors
 from vivace.disk import user_cache, write_whole
 from vivace.errors import BackendUnavailableError
 
@@ -29,7 +34,9 @@ log = logging.getLogger(__name__)
 
 SOURCES = Path(__file__).parent / "native"
 PREBUILT = SOURCES / "vivace_cpu.so"
-TIMEOUT_S = 180.0  # of a whole build, which takes 10 s on two idle cores
+TIMEOUT_S = 600.0  # of a whole build, which takes up to a minute of CPU time
+POLL_S = 0.2  # between looks at a compiler
+LIBRARY_BYTES = 1 << 20  # at most
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = (
     *("-std=c++17", "-O2", "-fPIC", "-pthread", "-fvisibility=hidden"),
@@ -90,6 +97,15 @@ def _refusal() -> str | None:
     return None
 
 
+def has_compiler() -> bool:
+    """Whether this machine has a C++ compiler."""
+    try:
+        _find_compiler()
+    except BackendUnavailableError:
+        return False
+    return True
+
+
 def source_hash() -> str:
     """Identifies the sources and flags; the library reports the hash that it was built from."""
     digest = hashlib.sha256(repr((FLAGS, FAST_FLAGS, LINK_FLAGS, TARGET_FLAGS)).encode())
@@ -98,25 +114,26 @@ def source_hash() -> str:
     return digest.hexdigest()[:32]
 
 
-def build_library(compiler: str, path: Path, timeout_s: float, machine: str = "") -> None:
-    """Compile all sources in parallel and write the library to `path`."""
+def build_library(compiler: str, timeout_s: float, machine: str = "") -> bytes:
+    """Compile all sources and return the content of the library. The compiler is a command; it may
+    have options."""
     deadline = time.monotonic() + timeout_s
+    command = shlex.split(compiler)
     targets = TARGET_FLAGS.get(machine or machine_name(), {})
     define = f'-DVIVACE_SOURCE_HASH="{source_hash()}"'
     with tempfile.TemporaryDirectory(prefix="vivace-build-") as name:
-        commands, objects = [], []
+        jobs, objects = [], []
         for source in _files("*.cpp"):
             part, _, target_name = source.stem.rpartition("_")
             target = targets.get(target_name, ())
             objects.append(str(Path(name, f"{source.stem}.o")))
             fast = FAST_FLAGS if part == "kernels" or "codec" in source.stem else ()
-            base = [compiler, *FLAGS, *fast, define, "-c", str(source), "-o", objects[-1]]
-            commands.append([[*base, *target], base] if target else [base])
-        _run_all(commands, deadline)
+            base = [*command, *FLAGS, *fast, define, "-c", str(source), "-o", objects[-1]]
+            jobs.append([[*base, *target], base] if target else [base])
+        _run_all(jobs, deadline)
         library = Path(name, "library.so")
-        _run_all([[[compiler, *LINK_FLAGS, *objects, "-o", str(library)]]], deadline)
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_whole(path, library.read_bytes(), replace=True)
+        _run_all([[[*command, *LINK_FLAGS, *objects, "-o", str(library)]]], deadline)
+        return library.read_bytes()
 
 
 def machine_name() -> str:
@@ -162,28 +179,28 @@ def _load_built(timeout_s: float) -> ctypes.CDLL:
 
 
 def _build_once(folder: Path, compiler: str, timeout_s: float) -> ctypes.CDLL:
-    path = folder / f"{_file_prefix()}{_recipe_hash(compiler)}.so"
+    prefix = f"{_file_prefix()}{_recipe_hash(compiler)}-"
     try:
-        if path.is_file():
-            try:
-                return _open(path)
-            except OSError as error:
-                log.info("%s is built again: %s", path, error)
-        _check_writable(path.parent)  # before a compilation whose result would be lost
+        for path in _intact_files(folder, prefix):
+            return _open(path)
+        _check_writable(folder)  # before a compilation whose result would be lost
         started = time.monotonic()
         log.warning("compiling the C++ kernels for this processor, once")
-        build_library(compiler, path, timeout_s)
+        content = build_library(compiler, timeout_s)
+        path = folder / f"{prefix}{_content_hash(content)}.so"
+        write_whole(path, content, replace=True)
         log.info("built %s in %.1f s", path, time.monotonic() - started)
         return _open(path)
     except OSError as error:
         raise BuildError(
-            f"{path} cannot be written or loaded: {error}; XDG_CACHE_HOME names another folder"
+            f"the library cannot be written to {folder} or loaded: {error}; XDG_CACHE_HOME names "
+            "another folder"
         ) from error
 
 
 def _load_cached(folder: Path) -> ctypes.CDLL | None:
     """A library that any compiler has built from these sources, or None."""
-    for path in sorted(folder.glob(f"{_file_prefix()}*.so")):
+    for path in _intact_files(folder, _file_prefix()):
         try:
             return _open(path)
         except OSError as error:
@@ -191,15 +208,33 @@ def _load_cached(folder: Path) -> ctypes.CDLL | None:
     return None
 
 
+def _intact_files(folder: Path, prefix: str) -> Iterator[Path]:
+    """Libraries whose names begin like this and end with the hash of their content."""
+    for path in sorted(folder.glob(f"{prefix}*.so")):
+        try:
+            is_intact = path.stem.rpartition("-")[2] == _content_hash(path.read_bytes())
+        except OSError as error:
+            log.info("%s cannot be read: %s", path, error)
+            continue
+        if is_intact:
+            yield path
+        else:
+            log.info("%s is damaged", path)
+
+
+def _content_hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
 def _file_prefix() -> str:
     return f"cpu-{source_hash()[:16]}-"
 
 
 def _check_writable(folder: Path) -> None:
-    """Create the folder. Raises OSError if files cannot be created in it."""
+    """Create the folder. Raises OSError if a library cannot be written to it."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with tempfile.TemporaryFile(dir=folder):
-        pass
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(bytes(LIBRARY_BYTES))
 
 
 def _open(path: Path) -> ctypes.CDLL:
@@ -216,9 +251,10 @@ def _open(path: Path) -> ctypes.CDLL:
 
 
 def _find_compiler() -> str:
+    """A command: the program with its path, and the options of CXX."""
     named = os.environ.get("CXX")
-    for name in (named,) if named else COMPILERS:
-        found = shutil.which(name)
+    for command in (named,) if named else COMPILERS:
+        found = _find_command(command)
         if found is not None:
             return found
     if named:
@@ -228,34 +264,70 @@ def _find_compiler() -> str:
     )
 
 
+def _find_command(command: str) -> str | None:
+    """The command with the path of its program, or None. The path may have spaces."""
+    if (path := shutil.which(command)) is not None:
+        return shlex.quote(path)
+    try:
+        program, *options = shlex.split(command)
+    except ValueError:  # an open quotation mark, or no word
+        return None
+    path = shutil.which(program)
+    return None if path is None else shlex.join((path, *options))
+
+
 def _recipe_hash(compiler: str) -> str:
-    """Hash of machine and compiler. The compiler's size and time stand for its version:
+    """Hash of machine and compiler. The sizes and times of programs stand for their versions:
     starting the compiler would delay every start."""
-    real = os.path.realpath(compiler)
-    info = os.stat(real)
-    recipe = (machine_name(), sys.platform, real, info.st_size, info.st_mtime_ns)
+    recipe: list[object] = [machine_name(), sys.platform]
+    for word in shlex.split(compiler):  # the compiler may be the second word, after ccache
+        real = os.path.realpath(shutil.which(word) or word)
+        info = os.stat(real) if os.path.isfile(real) else None
+        recipe.append((real, info.st_size, info.st_mtime_ns) if info else word)
     return hashlib.sha256(repr(recipe).encode()).hexdigest()[:16]
 
 
 def _run_all(jobs: Sequence[Sequence[Sequence[str]]], deadline: float) -> None:
-    """Run jobs in parallel. A job is a list of commands; the next is tried if one fails."""
-    running = [(job, _start(job[0])) for job in jobs]
-    try:
-        for job, process in running:
-            output = _wait(process, deadline)
-            if process.returncode and len(job) > 1:
-                log.info("compiled without its instruction set: %s", output[-500:])
-                process = _start(job[1])
-                output = _wait(process, deadline)
-            if process.returncode:
-                raise BuildError(f"{job[0][0]} failed: {output[-2000:].strip()}")
-    finally:
-        for _, process in running:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
+    """Run as many jobs at once as there are processors: a compiler needs up to 250 MB of memory. A
+    job is a list of commands; the next is tried if one fails."""
+    stop = Event()
+    with ThreadPoolExecutor(count_processors(), thread_name_prefix="vivace-build") as pool:
+        running = [pool.submit(_run, job, deadline, stop) for job in jobs]
+        try:
+            for job in wait(running, return_when=FIRST_EXCEPTION).done:
+                job.result()
+        finally:  # also after an interrupt
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+
+
+def _run(job: Sequence[Sequence[str]], deadline: float, stop: Event) -> None:
+    for index, command in enumerate(job, 1):
+        code, output = _run_command(command, deadline, stop)
+        if code == 0:
+            return
+        if index < len(job):
+            log.info("compiled without its instruction set: %s", output[-500:])
+    reason = output[-2000:].strip() or f"exit status {code}"
+    raise BuildError(f"{job[0][0]} failed: {reason}")
+
+
+def _run_command(command: Sequence[str], deadline: float, stop: Event) -> tuple[int, str]:
+    """Exit status and output. The command is killed after the deadline, or when `stop` is set."""
+    with _start(command) as process:
+        while True:
+            try:
+                output, _ = process.communicate(timeout=POLL_S)
+                return process.returncode, output
+            except subprocess.TimeoutExpired:
+                if stop.is_set():
+                    process.kill()
+                    raise BuildError(f"{command[0]} was stopped") from None
+                if time.monotonic() > deadline:
+                    process.kill()
+                    raise BuildError(
+                        "compiling the C++ kernels took too long; the next start tries again"
+                    ) from None
 
 
 def _start(command: Sequence[str]) -> subprocess.Popen[str]:
@@ -271,15 +343,3 @@ def _start(command: Sequence[str]) -> subprocess.Popen[str]:
         )
     except OSError as error:
         raise BackendUnavailableError(f"{command[0]} cannot be started: {error}") from error
-
-
-def _wait(process: subprocess.Popen[str], deadline: float) -> str:
-    try:
-        output, _ = process.communicate(timeout=max(0.0, deadline - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
-        raise BuildError(
-            "compiling the C++ kernels took too long; the next start tries again"
-        ) from None
-    return output

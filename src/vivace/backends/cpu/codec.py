@@ -224,77 +224,98 @@ class _Arrays:
 
     def in_order(self) -> Iterator[Array]:
         config = self._config
+        latent, width = config.latent_dim, config.decoder_dim
         yield from self._quantizer()
-        yield from self._layer("pre_conv.conv")
+        yield from self._layer("pre_conv.conv", latent, config.codebook_dim, 3)
         yield from self._transformer("pre_transformer")
-        for index in range(len(config.upsampling_ratios)):
-            yield from self._layer(f"upsample.{index}.0.conv")
-            yield from self._conv_next(f"upsample.{index}.1")
-        num_blocks = len(config.upsample_rates)
-        yield from self._layer("decoder.0.conv")
-        for index in range(1, num_blocks + 1):
-            yield from self._upsample_block(f"decoder.{index}.block")
-        yield from self._snake(f"decoder.{num_blocks + 1}")
-        yield from self._layer(f"decoder.{num_blocks + 2}.conv")
+        for index, ratio in enumerate(config.upsampling_ratios):
+            yield from self._transposed(f"upsample.{index}.0.conv", latent, latent, ratio)
+            yield from self._conv_next(f"upsample.{index}.1", latent)
+        yield from self._layer("decoder.0.conv", width, latent, 7)
+        for index, rate in enumerate(config.upsample_rates, 1):
+            yield from self._upsample_block(f"decoder.{index}.block", width, rate)
+            width //= 2
+        yield from self._snake(f"decoder.{len(config.upsample_rates) + 1}", width)
+        yield from self._layer(f"decoder.{len(config.upsample_rates) + 2}.conv", 1, width, 7)
 
-    def _array(self, name: str) -> Array:
-        return np.asarray(self._tensors[name], np.float32)
+    def _array(self, name: str, *shape: int) -> Array:
+        array = np.asarray(self._tensors[name], np.float32)
+        if array.shape != shape:
+            found, wanted = list(array.shape), list(shape)
+            raise BackendUnavailableError(f"{name} has the shape {found}, not {wanted}")
+        return array
 
-    def _layer(self, name: str) -> Iterator[Array]:
-        yield self._array(f"{name}.weight")
-        yield self._array(f"{name}.bias")
+    def _layer(self, name: str, *shape: int) -> Iterator[Array]:
+        """A weight of this shape, outputs first, and its bias."""
+        yield self._array(f"{name}.weight", *shape)
+        yield self._array(f"{name}.bias", shape[0])
+
+    def _transposed(self, name: str, num_in: int, num_out: int, kernel: int) -> Iterator[Array]:
+        yield self._array(f"{name}.weight", num_in, num_out, kernel)
+        yield self._array(f"{name}.bias", num_out)
 
     def _quantizer(self) -> Iterator[Array]:
-        num_first = self._config.num_semantic_quantizers
-        sizes = {"rvq_first": num_first, "rvq_rest": self._config.num_quantizers - num_first}
+        config = self._config
+        width, num_first = config.codebook_dim // 2, config.num_semantic_quantizers
+        sizes = {"rvq_first": num_first, "rvq_rest": config.num_quantizers - num_first}
         for part, size in sizes.items():
             for index in range(size):
                 codebook = f"quantizer.{part}.vq.layers.{index}._codebook"
-                usage = self._array(f"{codebook}.cluster_usage")
-                sums = self._array(f"{codebook}.embedding_sum")
+                usage = self._array(f"{codebook}.cluster_usage", config.codebook_size)
+                sums = self._array(f"{codebook}.embedding_sum", config.codebook_size, width)
                 yield sums / np.maximum(usage, np.float32(SMALLEST_USAGE))[:, None]
         for part in sizes:
-            yield self._array(f"quantizer.{part}.output_proj.weight")
+            yield self._array(f"quantizer.{part}.output_proj.weight", config.codebook_dim, width, 1)
 
     def _transformer(self, name: str) -> Iterator[Array]:
-        yield from self._layer(f"{name}.input_proj")
-        for index in range(self._config.num_hidden_layers):
+        config = self._config
+        hidden, inner = config.hidden_size, config.intermediate_size
+        width, kv_width = (
+            heads * config.head_dim
+            for heads in (config.num_attention_heads, config.num_key_value_heads)
+        )
+        yield from self._layer(f"{name}.input_proj", hidden, config.latent_dim)
+        for index in range(config.num_hidden_layers):
             layer = f"{name}.layers.{index}"
-            yield self._array(f"{layer}.input_layernorm.weight")
-            yield self._joined(f"{layer}.self_attn", "q_proj", "k_proj", "v_proj")
-            yield self._array(f"{layer}.self_attn.o_proj.weight")
-            yield self._array(f"{layer}.self_attn_layer_scale.scale")
-            yield self._array(f"{layer}.post_attention_layernorm.weight")
-            yield self._joined(f"{layer}.mlp", "gate_proj", "up_proj")
-            yield self._array(f"{layer}.mlp.down_proj.weight")
-            yield self._array(f"{layer}.mlp_layer_scale.scale")
-        yield self._array(f"{name}.norm.weight")
-        yield from self._layer(f"{name}.output_proj")
+            attention, mlp = f"{layer}.self_attn", f"{layer}.mlp"
+            yield self._array(f"{layer}.input_layernorm.weight", hidden)
+            yield self._joined(attention, hidden, q_proj=width, k_proj=kv_width, v_proj=kv_width)
+            yield self._array(f"{attention}.o_proj.weight", hidden, width)
+            yield self._array(f"{layer}.self_attn_layer_scale.scale", hidden)
+            yield self._array(f"{layer}.post_attention_layernorm.weight", hidden)
+            yield self._joined(mlp, hidden, gate_proj=inner, up_proj=inner)
+            yield self._array(f"{mlp}.down_proj.weight", hidden, inner)
+            yield self._array(f"{layer}.mlp_layer_scale.scale", hidden)
+        yield self._array(f"{name}.norm.weight", hidden)
+        yield from self._layer(f"{name}.output_proj", config.latent_dim, hidden)
 
-    def _joined(self, parent: str, *layers: str) -> Array:
-        return np.concatenate([self._array(f"{parent}.{layer}.weight") for layer in layers])
+    def _joined(self, parent: str, num_in: int, **layers: int) -> Array:
+        """The weights of several layers, by name and number of outputs."""
+        shapes = {f"{parent}.{name}.weight": (number, num_in) for name, number in layers.items()}
+        return np.concatenate([self._array(name, *shape) for name, shape in shapes.items()])
 
-    def _conv_next(self, name: str) -> Iterator[Array]:
-        yield from self._layer(f"{name}.dwconv.conv")
-        yield from self._layer(f"{name}.norm")
-        yield from self._layer(f"{name}.pwconv1")
-        yield from self._layer(f"{name}.pwconv2")
-        yield self._array(f"{name}.gamma")
+    def _conv_next(self, name: str, width: int) -> Iterator[Array]:
+        yield from self._layer(f"{name}.dwconv.conv", width, 1, 7)
+        yield from self._layer(f"{name}.norm", width)
+        yield from self._layer(f"{name}.pwconv1", 4 * width, width)
+        yield from self._layer(f"{name}.pwconv2", width, 4 * width)
+        yield self._array(f"{name}.gamma", width)
 
-    def _upsample_block(self, name: str) -> Iterator[Array]:
-        yield from self._snake(f"{name}.0")
-        yield from self._layer(f"{name}.1.conv")
+    def _upsample_block(self, name: str, num_in: int, rate: int) -> Iterator[Array]:
+        width = num_in // 2
+        yield from self._snake(f"{name}.0", num_in)
+        yield from self._transposed(f"{name}.1.conv", num_in, width, 2 * rate)
         for index in range(2, 2 + NUM_UNITS):
             unit = f"{name}.{index}"
-            yield from self._snake(f"{unit}.act1")
-            yield from self._layer(f"{unit}.conv1.conv")
-            yield from self._snake(f"{unit}.act2")
-            yield from self._layer(f"{unit}.conv2.conv")
+            yield from self._snake(f"{unit}.act1", width)
+            yield from self._layer(f"{unit}.conv1.conv", width, width, 7)
+            yield from self._snake(f"{unit}.act2", width)
+            yield from self._layer(f"{unit}.conv2.conv", width, width, 1)
 
-    def _snake(self, name: str) -> Iterator[Array]:
+    def _snake(self, name: str, width: int) -> Iterator[Array]:
         """Frequency and inverse gain, as `SnakeBeta` folds them."""
-        yield _exponential(self._array(f"{name}.alpha"))
-        gain = _exponential(self._array(f"{name}.beta"))
+        yield _exponential(self._array(f"{name}.alpha", width))
+        gain = _exponential(self._array(f"{name}.beta", width))
         yield np.float32(1.0) / (gain + np.float32(1e-9))
 
 

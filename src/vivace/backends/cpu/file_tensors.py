@@ -44,6 +44,8 @@ SMALLEST_INT8 = -127
 CHECKED_AT_ONCE = 4 << 20  # numbers
 DECODER = "decoder."
 QUANTIZERS = ("decoder.quantizer.rvq_first", "decoder.quantizer.rvq_rest")
+BIASED = ("linear_fc1", "linear_fc2", "small_to_mtp_projection")  # linear layers with a bias
+NOT_QUANTIZED = ("embedding", "text_projection")  # parts of the names of layers
 NOT_DECODED = ("encoder.", *(f"{name}.input_proj." for name in QUANTIZERS))
 
 Stored = NDArray[Any]
@@ -132,17 +134,19 @@ class FileTensors:
         file = stack.enter_context(path.open("rb"))
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._maps.append(content)
+        spans = sorted(tuple(entry["data_offsets"]) for entry in entries.values())
+        ends = [0, *(end for _, end in spans)]
+        if [begin for begin, _ in spans] != ends[:-1] or start + ends[-1] != len(content):
+            raise ValueError(f"the tensors of {path} do not fill it without gaps")
         for name, entry in entries.items():
             if name in self._stored:
                 raise ValueError(f"{name} is in two files")
             dtype, shape = DTYPES[entry["dtype"]], tuple(entry["shape"])
             begin, end = entry["data_offsets"]
             size = math.prod(shape)
-            if min(shape, default=1) < 0 or begin < 0 or end - begin != size * dtype.itemsize:
+            if min(shape, default=1) < 0 or end - begin != size * dtype.itemsize:
                 raise ValueError(f"{name} has an invalid entry")
-            array: Stored = np.frombuffer(
-                content, dtype, size, start + begin
-            )  # ValueError if truncated
+            array: Stored = np.frombuffer(content, dtype, size, start + begin)
             if not array.flags.aligned:
                 raise ValueError(f"{name} is not aligned")
             self._stored[name] = array.reshape(shape)
@@ -155,12 +159,10 @@ class FileModel:
     def __init__(self, tensors: FileTensors, codec: FileTensors, config: ModelConfig) -> None:
         self.config = config
         self._tensors, self._codec = tensors, codec
+        self._is_quantized = config.quantization_config is not None
         self._kept: dict[str, Array] = {}  # read more than once
         self._has_vectors = instructions() != "portable"
         self._rows = PromptRows(self)
-
-    def has_layer(self, layer: str) -> bool:
-        return f"{layer}.weight" in self._tensors
 
     def array(self, name: str) -> Array:
         if name not in self._kept:
@@ -176,27 +178,28 @@ class FileModel:
         return found
 
     def matrix(self, layer: str) -> Matrix:
-        weight, bias = f"{layer}.weight", f"{layer}.bias"
-        added = self.array(bias) if bias in self._tensors else None
-        if f"{layer}.scale" in self._tensors:
+        added = self.array(f"{layer}.bias") if layer.endswith(BIASED) else None
+        if self._is_quantized and not any(part in layer for part in NOT_QUANTIZED):
             return self._integers(layer, added)
-        numbers, kind = self._floats(weight)
-        if numbers.ndim != 2 or not (added is None or added.shape == numbers.shape[:1]):
+        numbers, kind = self._floats(f"{layer}.weight")
+        if not (added is None or added.shape == numbers.shape[:1]):
             raise BackendUnavailableError(f"{layer}: weight and bias are not as expected")
         return Matrix.of(numbers, added, kind)
 
     def qkv(self, attention: str) -> Matrix:
-        if self.has_layer(f"{attention}.qkv_proj"):
+        if self._is_quantized:
             return self._integers(f"{attention}.qkv_proj")
         parts = [self._floats(f"{attention}.{part}_proj.weight") for part in "qkv"]
         is_half = all(kind == F16 for _, kind in parts)
         if not is_half and any(kind == BF16 for _, kind in parts):
             raise BackendUnavailableError(f"{attention} has weights in bfloat16")
+        if len({numbers.shape[1:] for numbers, _ in parts}) > 1:
+            raise BackendUnavailableError(f"{attention} has matrices of different widths")
         joined = np.concatenate([numbers for numbers, _ in parts])  # float32 if any part is
         return Matrix.of(joined, kind=F16 if is_half else F32)
 
     def gate_and_up(self, mlp: str) -> tuple[Matrix, Matrix]:
-        if not self.has_layer(f"{mlp}.gate_up_proj"):
+        if not self._is_quantized:
             return self.matrix(f"{mlp}.gate_proj"), self.matrix(f"{mlp}.up_proj")
         joined = f"{mlp}.gate_up_proj"
         inter = self._tensors.shapes.size(f"{joined}.weight") // 2
@@ -216,22 +219,26 @@ class FileModel:
         """A matrix as the library reads it. Without vector instructions, float16 numbers are
         converted here: the library would take longer."""
         stored_type = self._tensors.type_of(name)
+        numbers: Stored
         if stored_type == "F16" and self._has_vectors:
-            return self._tensors.stored(name, "F16"), F16
-        if stored_type == "BF16":
-            return self._tensors.stored(name, "BF16"), BF16
-        return self.array(name), F32
+            numbers, kind = self._tensors.stored(name, "F16"), F16
+        elif stored_type == "BF16":
+            numbers, kind = self._tensors.stored(name, "BF16"), BF16
+        else:
+            numbers, kind = self.array(name), F32
+        if numbers.ndim != 2:
+            raise BackendUnavailableError(f"{name} is not a matrix")
+        return numbers, kind
 
     def _integers(self, layer: str, bias: Array | None = None, rows: slice = slice(None)) -> Matrix:
         """Rows of a matrix in int8 or int4, as `model/quantized.py` describes it."""
-        if self.config.quantization_config is None:
-            raise BackendUnavailableError(f"{layer} is quantized, but config.json does not say so")
         is_int4 = self._tensors.type_of(f"{layer}.weight") == "U8"
         weight = self._tensors.stored(f"{layer}.weight", "U8" if is_int4 else "I8")
         scale = self._tensors.stored(f"{layer}.scale", "F16" if is_int4 else "F32")
-        out, inputs = len(weight), math.prod(weight.shape[1:]) * (1 + is_int4)
+        out, inputs = weight.shape if weight.ndim == 2 else (0, 0)
+        inputs *= 1 + is_int4
         shape = (out, inputs // GROUP) if is_int4 else (out,)
-        fits = weight.ndim == 2 and scale.shape == shape and (bias is None or bias.shape == (out,))
+        fits = out > 0 and scale.shape == shape and (bias is None or bias.shape == (out,))
         if not fits or is_int4 != self._is_int4(layer, inputs) or not (is_int4 or scale.min() >= 0):
             raise BackendUnavailableError(f"{layer}: weight and scale are not as expected")
         weight, scale = weight[rows], scale[rows]

@@ -48,7 +48,8 @@ def find_unfit(config: TalkerConfig) -> str | None:
     for stack in (config, config.code_predictor_config):
         if stack.head_dim % HEAD_STEP:
             return f"head_dim is {stack.head_dim}; the C++ kernels need a multiple of {HEAD_STEP}"
-        if stack.num_attention_heads % stack.num_key_value_heads:
+        kv_heads = stack.num_key_value_heads
+        if kv_heads == 0 or stack.num_attention_heads % kv_heads:
             return "num_attention_heads is not a multiple of num_key_value_heads"
     if not 2 <= config.num_code_groups <= MAX_GROUPS:
         return f"num_code_groups is {config.num_code_groups}; the C++ kernels run 2 to {MAX_GROUPS}"
@@ -160,12 +161,11 @@ class NativeModel:
         tables = [self._matrix("talker.model.codec_embedding", config.vocab_size)]
         for index in range(groups - 1):
             tables.append(self._matrix(f"{PREDICTOR}.model.codec_embedding.{index}", size))
-        has_projection = tensors.has_layer(projection)
         return ModelSpec(
             talker=self._stack_spec("talker.model", config),
             predictor=self._stack_spec(f"{PREDICTOR}.model", predictor),
             codec_head=self._matrix("talker.codec_head", config.vocab_size),
-            projection=self._matrix(projection, inner) if has_projection else Matrix(),
+            projection=self._matrix(projection, inner) if config.has_projection else Matrix(),
             heads=self._hold(array_of(heads)),
             tables=self._hold(array_of(tables)),
             num_groups=groups,

@@ -23,9 +23,6 @@ class ModelTensors(Protocol):
 
     config: ModelConfig
 
-    def has_layer(self, layer: str) -> bool:
-        """Whether the layer has a weight."""
-
     def array(self, name: str) -> Array:
         """A tensor as contiguous float32 numbers."""
 

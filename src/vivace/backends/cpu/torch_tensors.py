@@ -34,9 +34,6 @@ class TorchTensors:
         is_exact = model.dtype == torch.float32 and is_projected
         self._rows = PromptRows(self, instructions) if is_exact else None
 
-    def has_layer(self, layer: str) -> bool:
-        return isinstance(self._model.get_submodule(layer), Linear)
-
     def array(self, name: str) -> NDArray[np.float32]:
         layer, _, field = name.rpartition(".")
         return _to_array(getattr(self._model.get_submodule(layer), field))

@@ -11,14 +11,14 @@ from vivace.errors import CheckpointError
 
 FINETUNED = "finetuned.json"  # the metadata of the adapter that a checkpoint was merged with
 
-SpeakerNotes = Mapping[str, Mapping[str, str]]  # `licence` and `consent`, by speaker
+SpeakerNotes = Mapping[str, Mapping[str, str]]  # `licence` and `consent`, if stated, by speaker
 
 
 def make_notes(speakers: Any, licence: Any, consent: Any) -> SpeakerNotes:
-    """The notes that are stated, for every speaker of an adapter."""
+    """The notes of every speaker of an adapter."""
     stated = {"licence": licence, "consent": consent}
     notes = {name: text for name, text in stated.items() if text and isinstance(text, str)}
-    return dict.fromkeys(speakers, notes) if notes and isinstance(speakers, Mapping) else {}
+    return dict.fromkeys(speakers, notes) if isinstance(speakers, Mapping) else {}
 
 
 def read_notes(folder: Path) -> SpeakerNotes:

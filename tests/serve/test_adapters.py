@@ -73,6 +73,8 @@ def test_adapters_are_listed_and_spoken_with(adapters: Path, tmp_path: Path) -> 
             )  # fmt: skip
             assert answer.status_code == 200, answer.text
             assert len(answer.content) > 1_000
+            kind = "preset" if voice == "heart" else "fine-tuned"
+            assert f"voice={kind};" in answer.headers["x-vivace-provenance"]
 
 
 def test_one_model_serves_all_adapters_and_the_base_at_once(tmp_path: Path, tiny: LoadTiny) -> None:
@@ -110,6 +112,7 @@ def test_one_model_serves_all_adapters_and_the_base_at_once(tmp_path: Path, tiny
     for answer, audio in zip(answers, wanted, strict=True):
         assert answer.status_code == 200, answer.text
         assert_close(answer.content, audio)
+        assert "voice=fine-tuned;" in answer.headers["x-vivace-provenance"]
     assert unknown.status_code == 400
     assert "ann" in unknown.json()["error"]["message"]
     assert base.json()["error"]["code"] == "voice_not_found"  # a base needs a clone

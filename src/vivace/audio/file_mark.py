@@ -11,7 +11,7 @@ from vivace._version import __version__
 from vivace.audio.tags import XMP, Tags, xmp_packet
 from vivace.errors import AudioError
 
-VoiceKind = Literal["preset", "cloned", "designed"]
+VoiceKind = Literal["preset", "fine-tuned", "cloned", "designed"]
 VOICE_KINDS: tuple[VoiceKind, ...] = get_args(VoiceKind)
 HEADER_STATEMENT = "ai-generated"
 MAX_MODEL = 256  # characters of a model in a header

@@ -99,7 +99,8 @@ def list_speakers(arguments: argparse.Namespace) -> None:
         from vivace.engine.adapted import with_adapter
 
         checkpoint = with_adapter(checkpoint, Adapter.load(arguments.adapter))
-    config, notes = checkpoint.config, checkpoint.speaker_notes
+    config = checkpoint.config
+    notes = {name: stated for name, stated in checkpoint.speaker_notes.items() if stated}
     speakers = sorted(config.talker_config.spk_id)
     languages = [AUTO_LANGUAGE, *sorted(config.talker_config.codec_language_id)]
     kind = config.tts_model_type

@@ -197,12 +197,16 @@ class LoadedCheckpoint:
         """The metadata of a file that contains speech of these voices."""
         if not marking.has_metadata:
             return None
-        is_designed = self.checkpoint.config.tts_model_type == "voice_design"
-        kinds: list[VoiceKind] = [
-            "designed" if is_designed else "cloned" if isinstance(voice, Voice) else "preset"
-            for voice in voices
-        ]
-        return marking.file_mark(self._model_id, *kinds)
+        return marking.file_mark(self._model_id, *map(self._voice_kind, voices))
+
+    def _voice_kind(self, voice: str | Voice | None) -> VoiceKind:
+        if self.checkpoint.config.tts_model_type == "voice_design":
+            return "designed"
+        if isinstance(voice, Voice):
+            return "cloned"
+        speaker = (voice or self.writer.default_voice or "").lower()
+        tuned = (name.lower() for name in self.checkpoint.speaker_notes)
+        return "fine-tuned" if speaker in tuned else "preset"
 
     @cached_property
     def _model_id(self) -> str:

@@ -217,6 +217,16 @@ def test_report_that_cannot_be_written_is_an_error(
     assert "vivace: cannot write" in capsys.readouterr().err
 
 
+def test_report_is_printed_to_stdout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sizes = ("--frames", "2", "--repeats", "1", "--streams", "1", "--rounds", "1")
+    assert run_here("bench", "--json", "-", *sizes) == 0
+    assert json.loads(capsys.readouterr().out)["benchmark"] == "bench"
+    assert not list(tmp_path.iterdir())
+
+
 def test_plot_without_matplotlib_fails_before_measurement(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

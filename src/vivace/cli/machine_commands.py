@@ -85,7 +85,7 @@ def add_bench(commands: Commands) -> None:
     add_option(group, "--instruct", "TEXT", "description of the voice for a VoiceDesign model")
     add_option(group, "--compare", None, "also measure qwen-tts and faster-qwen3-tts, if installed")
     group = bench.add_argument_group("output")
-    add_option(group, "--json", "FILE", "write all results and the machine as JSON")
+    add_option(group, "--json", "FILE", "write all results and the machine as JSON; -: to stdout")
     add_option(group, "--plot", "FILE.png", "plot first audio against the rates of --rates")
     options.add_model(bench)
     options.add_machine(bench)

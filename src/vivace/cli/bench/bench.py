@@ -20,7 +20,7 @@ from vivace.cli.bench.peers import measure_peers
 from vivace.cli.bench.report import format_report, plot_arrivals
 from vivace.cli.progress import ProgressLine
 from vivace.cli.request import load_model
-from vivace.cli.streams import print_stdout
+from vivace.cli.streams import STDOUT_PATHS, print_json, print_stdout
 from vivace.errors import RequestError
 from vivace.serve.collector import collect_less_often
 from vivace.tts import TTS
@@ -64,9 +64,13 @@ def num_slots(arguments: argparse.Namespace) -> int:
 
 def deliver(report: dict[str, Any], arguments: argparse.Namespace) -> None:
     """Print the report. Write the JSON file and the plot if requested."""
-    print_stdout(format_report(report))
+    is_piped = arguments.json in STDOUT_PATHS
+    if is_piped:
+        print_json(report, indent=1)
+    else:
+        print_stdout(format_report(report))
     try:
-        if arguments.json:
+        if arguments.json and not is_piped:
             path = Path(arguments.json)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

@@ -25,8 +25,8 @@ from vivace.audio.writer import open_audio_file, write_audio
 RATE = 24_000
 PROVENANCE = Provenance(model="Qwen/Tést", voices=("preset",))
 MARK = FileMark(PROVENANCE)
-TAGGED = ("wav", "flac", "mp3", "ogg", "opus", "aac")
-FORMATS = (*TAGGED, "pcm")
+TAGGED = ("wav", "flac", "mp3", "ogg", "opus")
+FORMATS = (*TAGGED, "aac", "pcm")
 
 
 def tone(seconds: float = 1.0) -> NDArray[np.float32]:
@@ -71,7 +71,7 @@ def test_file_carries_the_software(format: str) -> None:
     assert found.startswith(f"Vivace {__version__}")
 
 
-@pytest.mark.parametrize("format", ["wav", "mp3", "aac"])
+@pytest.mark.parametrize("format", ["wav", "mp3"])
 def test_file_carries_xmp_with_the_digital_source_type(format: str) -> None:
     content = encode(tone(), RATE, format, MARK)
     assert f'Iptc4xmpExt:DigitalSourceType="{SOURCE_TYPE}"'.encode() in content
@@ -81,7 +81,7 @@ def test_file_carries_xmp_with_the_digital_source_type(format: str) -> None:
 @pytest.mark.parametrize("format", FORMATS)
 def test_samples_are_equal_with_and_without_tags(format: str) -> None:
     marked, plain = encode(tone(), RATE, format, MARK), encode(tone(), RATE, format)
-    if format == "pcm":
+    if format in ("aac", "pcm"):
         assert marked == plain
     else:
         assert marked != plain

@@ -85,7 +85,7 @@ def decode(content: bytes, limits: AudioLimits, decompress: Decompress) -> Decod
     if content[:4] in (b"fLaC", b"OggS") or _container(content):
         return decompress(content, limits)
     audio = _skip_id3(content)
-    if _is_mp3_frame(audio) or _is_adts(audio):
+    if _is_mp3_frame(audio):
         return decompress(audio, limits)
     if not audio:
         raise AudioError("the file has only a tag, no audio" if content else "the file is empty")

@@ -21,14 +21,13 @@ from vivace.errors import AudioError, install_command
 
 MAX_SAMPLE_RATE = 192_000
 UNKNOWN_SIZE = b"\xff" * 4  # at the end of a WAV header
-ID3_FORMATS = ("mp3", "aac")  # a tag in front of the audio
 BLOCK_FRAMES = 65_536  # libsndfile's Vorbis encoder overflows its stack with minutes at once
 INSTALL = {"av": install_command("av")}  # other packages: by their name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderTags:
-    """The tags of a file. pcm has no place for them, and only mp3 and aac for a cover."""
+    """The tags of a file. aac and pcm have no place for them, and only mp3 for a cover."""
 
     fields: Tags = field(default_factory=dict)
     cover: bytes | None = None  # JPEG or PNG
@@ -73,7 +72,7 @@ class Encoder:
     ) -> None:
         self.format = format
         self.sample_rate = sample_rate
-        has_id3 = format.name in ID3_FORMATS and (tags.fields or tags.cover)
+        has_id3 = format.name == "mp3" and (tags.fields or tags.cover)
         self._buffer = _ByteBuffer(id3_tag(tags.fields, tags.cover) if has_id3 else b"")
         self._is_finished = False
         self._writer: _SampleWriter = self._run(

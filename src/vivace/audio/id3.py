@@ -1,4 +1,4 @@
-"""Writes ID3v2.3 tags, which precede the audio in mp3 and aac files."""
+"""Writes ID3v2.3 tags, which precede the audio in an mp3 file."""
 
 from __future__ import annotations
 

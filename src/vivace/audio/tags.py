@@ -1,6 +1,6 @@
 """Descriptive fields of audio files: their names in each format, and the chunks of WAV.
 
-WAV has a LIST chunk of type INFO and an XMP chunk, mp3 and aac an ID3 tag (`id3.py`). The others
+WAV has a LIST chunk of type INFO and an XMP chunk, mp3 an ID3 tag (`id3.py`). The other formats
 have Vorbis comments or MP4 tags, which their encoders write.
 """
 

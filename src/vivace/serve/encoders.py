@@ -22,7 +22,7 @@ from vivace.audio.writer import sign_bytes
 from vivace.errors import AudioError, EngineError
 from vivace.mark.marking import NO_MARKING, Marking
 
-UNTAGGED = ("pcm",)  # formats without a place for tags
+UNTAGGED = ("aac", "pcm")  # formats without a place for tags
 CHEAP = ("flac", "wav", "pcm")  # encoded on the event loop: a thread would cost more
 
 

@@ -341,7 +341,7 @@ def test_codec_is_queued_behind_the_frames_of_its_step(part: Tiny) -> None:
         slots = [backend.admit(prompt, params(seed)) for seed in (5, 6)]
         for size in sizes:
             frames = backend.step(slots, size)
-            is_ahead = [backend._slots[slot].ahead is not None for slot in slots]
+            is_ahead = [bool(backend._slots[slot].ahead) for slot in slots]
             assert is_ahead == [size in CODEC_FRAMES] * 2
             sounds.append(backend.render(slots, frames))
         for row, seed in enumerate((5, 6)):

@@ -14,6 +14,8 @@ from tests.support.try_page import NUM_FRAMES, SAMPLES_PER_FRAME, Site, serve
 
 pytestmark = pytest.mark.ci  # Chromium
 
+SPEECH_MS = 600
+MOST_REPEATS = 30
 ITEM = "(({ numFrames, codes, seed, track }) => ({ numFrames, codes, seed, num: track.length }))"
 
 
@@ -41,7 +43,12 @@ def test_page_speaks_all_samples_of_all_frames(page: Driver, site: Site) -> None
     item = speak(page, "Hello there.")
     assert item["numFrames"] == NUM_FRAMES
     assert item["num"] == NUM_FRAMES * SAMPLES_PER_FRAME
-    page.wait(lambda: page.num_loud > 1_000, "sound")  # a busy machine loses most samples
+    for _ in range(MOST_REPEATS):  # a busy machine loses most samples
+        page.tab.wait_for_timeout(2 * SPEECH_MS)
+        if page.num_loud > 1_000:
+            break
+        assert speak(page, "Hello there.")["codes"] == item["codes"]
+    assert page.num_loud > 1_000
     assert page.pitch_hz == pytest.approx(300, rel=0.15)
     assert speak(page, "Hello there.")["codes"] == item["codes"]
     page.tab.fill("#seed", "6")

@@ -232,6 +232,8 @@ class Reader:
         num_checks, before = 0, num_queued(self._ours)
         while not self.is_aborted and num_checks < 2 * NUM_SEND_CHECKS:
             self.check()
+            if self.is_aborted:  # the kernel may move a byte after the last check
+                return num_checks + 1
             now = num_queued(self._ours)
             num_checks, before = num_checks + 1 if now == before else 0, now
         return num_checks

@@ -41,6 +41,7 @@ FORMULAS = {
     "For $n$ items, $-5$ and $10$ boxes, $n!$": "For n items, -5 and 10 boxes, n!",
     r"\frac{3}{4} cup of \text{milk}": "3/4 cup of milk",
     r"$\foo{x}$": "foox",
+    r"$\text{in [0, 1)}$ or \text{a \} b}": r"in [0, 1) or a \} b",
     r"$5x + 3 = 8$": "5x + 3 = 8",
 }
 TEXTS = [
@@ -119,6 +120,11 @@ def test_words_keep_their_places() -> None:
     assert spoken == "so x + 1/2 is"
     assert text[slice(*spoken[-2:].span)] == "is"
     assert text[slice(*spoken[3:4].span)] == "x"
+
+
+@pytest.mark.parametrize("sign", ["^", "_", r"\sqrt", r"\frac", r"\vec ", r"\sum_"])
+def test_commands_without_braces_do_not_nest_without_end(sign: str) -> None:
+    assert read_formulas(f"$${sign * (500 // len(sign))}x$$")
 
 
 def test_deep_nesting_is_read() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from vivace.text.spans import join
-from vivace.text.tex_reader import read_formula
+from vivace.text.tex_reader import find_close, read_formula
 
 MAX_FORMULA = 600  # characters; longer ones are text
 MAX_LINE_FORMULA = 200  # between single dollar signs
@@ -29,7 +29,6 @@ _CLOSING_DOLLAR = re.compile(r"(?<![\s\\])\$(?!\w)")
 _STOP = re.compile(r"\n|[.!?]\s")
 _MAY_CONTINUE = re.compile(r"[\d.,]*(?:[xyzn]|\s)?\Z")
 _HAS_SIGNS = re.compile(r"[\\^_=+*<>{}|≤≥≠≈×÷√∑∫π]|\A-?(?:[A-Za-z]'*\d?|\d+(?:\.\d+)?)!?\Z")
-_BRACKET = re.compile(r"\\.|[\[\]{}]|\n\n")
 _GAP = r"[^\S\n]*\n?[^\S\n]*"
 _ARGUMENT = re.compile(rf"{_GAP}[\[{{]")
 _MAY_BE_ARGUMENT = re.compile(rf"{_GAP}\Z")
@@ -112,7 +111,7 @@ def _find_end(text: str, start: re.Match[str], before: str) -> int | None:
 def _find_closer(text: str, begin: int, closer: str) -> int | None:
     """The end of a formula that ends with this mark, in the same paragraph."""
     limit = begin + MAX_FORMULA
-    blank = text.find("\n\n", begin, limit)
+    blank = text.find(_BLANK_LINE, begin, limit)
     end = text.find(closer, begin, limit if blank < 0 else blank)
     if end >= 0:
         return end + len(closer)
@@ -155,12 +154,9 @@ def _find_bracket(text: str, begin: int) -> int | None:
 
     -1: the paragraph or `MAX_ARGUMENT` characters end before it.
     """
-    depth = 0
-    for bracket in _BRACKET.finditer(text, begin, begin + MAX_ARGUMENT):
-        sign = bracket[0]
-        if sign == "\n\n":
-            return -1
-        depth += (sign in "{[") - (sign in "}]")
-        if not depth:
-            return bracket.end()
-    return None if len(text) < begin + MAX_ARGUMENT else -1
+    limit = begin + MAX_ARGUMENT
+    blank = text.find(_BLANK_LINE, begin, limit)
+    end = find_close(text, begin, limit if blank < 0 else blank)
+    if end is not None:
+        return end
+    return -1 if blank >= 0 or len(text) >= limit else None

@@ -11,6 +11,7 @@ from vivace.text.spans import join, rewrite, substitute
 
 _TOKEN = re.compile(r"\\[A-Za-z]+\*?|\\.|[{}^_&~]|\s+|[^\\{}^_&~\s]|\\")
 _MARKS = re.compile(r"\A(?:\$\$?|\\[(\[])|(?:\$\$?|\\[)\]])\Z")
+_BRACKETS = {"{": re.compile(r"\\.|[{}]"), "[": re.compile(r"\\.|[\[\]]")}
 _DEGREE = re.compile(r"\[([^\[\]]*)\]")
 _SIMPLE = re.compile(r"[-+−]?[A-Za-z0-9α-ωΑ-Ω∞]{1,3}")
 _SHORT = re.compile(r"[A-Za-zα-ωΑ-Ω]|\d+(?:\.\d+)?|\d{1,3}[A-Za-zα-ω]")
@@ -38,6 +39,17 @@ def read_formula(text: str) -> str:
     for mark in [*_MARKS.finditer(text)][::-1]:
         inner = inner[: mark.start()] + inner[mark.end() :]
     return substitute(_EXTRA_SPACE, "", _Formula(inner).read()).strip()
+
+
+def find_close(text: str, begin: int, limit: int) -> int | None:
+    """The place after the bracket that closes the one at `begin`, before `limit`."""
+    depth = 0
+    for bracket in _BRACKETS[text[begin]].finditer(text, begin, limit):
+        if bracket[0][0] != "\\":  # not escaped
+            depth += 1 if bracket[0] in "{[" else -1
+        if not depth:
+            return bracket.end()
+    return None
 
 
 class _Formula:
@@ -125,26 +137,26 @@ class _Formula:
     def _argument(self) -> str:
         """The next group, command or sign, read."""
         self._skip_spaces()
+        is_deep = self._depth >= _MAX_DEPTH
         if self._text.startswith("{", self._place):
             inner = self._raw_argument()
-            if self._depth >= _MAX_DEPTH:
-                return inner
-            return _Formula(inner, self._depth + 1).read()
-        return self._read_next() if self._place < len(self._text) else ""
+            return inner if is_deep else _Formula(inner, self._depth + 1).read()
+        if is_deep or self._place == len(self._text):
+            return ""
+        self._depth += 1
+        part = self._read_next()
+        self._depth -= 1
+        return part
 
     def _raw_argument(self) -> str:
         """The text of the next group."""
         self._skip_spaces()
         if not self._text.startswith("{", self._place):
             return ""
-        begin, depth = self._place, 0
-        for place in range(begin, len(self._text)):
-            depth += (self._text[place] == "{") - (self._text[place] == "}")
-            if not depth:
-                self._place = place + 1
-                return self._text[begin + 1 : place]
-        self._place = len(self._text)
-        return self._text[begin + 1 :]
+        begin, length = self._place, len(self._text)
+        end = find_close(self._text, begin, length)
+        self._place = end or length
+        return self._text[begin + 1 : end - 1 if end else length]
 
     def _skip_spaces(self) -> None:
         while self._text[self._place : self._place + 1].isspace():

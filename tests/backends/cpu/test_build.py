@@ -70,12 +70,17 @@ def test_changed_compiler_is_used(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load()
-    wrapper = tmp_path / "my-compiler"
-    wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("c++")} "$@"\n')
-    wrapper.chmod(0o755)
+    wrapper = write_program(tmp_path / "my-compiler", f'exec {shutil.which("c++")} "$@"\n')
     monkeypatch.setenv("CXX", str(wrapper))
     load()
     assert len(cached()) == 2
+
+
+def write_program(path: Path, commands: str) -> Path:
+    """Write a shell script that can be run."""
+    path.write_text(f"#!/bin/sh\n{commands}")
+    path.chmod(0o755)
+    return path
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.9])
@@ -106,7 +111,7 @@ def test_changed_cached_library_is_not_loaded(load: Load, monkeypatch: pytest.Mo
 def test_library_that_cannot_be_loaded_is_compiled_once(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For example in a folder without the right to run programs."""
+    """A folder that is mounted with noexec refuses the library at every start."""
 
     def fail(path: Path) -> ctypes.CDLL:
         raise OSError("failed to map segment from shared object")
@@ -146,9 +151,7 @@ def test_cached_library_is_used_if_the_compiler_fails(
 ) -> None:
     load()
     [path] = cached()
-    broken = tmp_path / "broken-compiler"
-    broken.write_text("#!/bin/sh\necho no headers; exit 1\n")
-    broken.chmod(0o755)
+    broken = write_program(tmp_path / "broken-compiler", "echo no headers; exit 1\n")
     monkeypatch.setenv("CXX", str(broken))
     with caplog.at_level(logging.INFO):
         assert load()._name == str(path)
@@ -187,9 +190,7 @@ def test_missing_compiler_is_named(load: Load, monkeypatch: pytest.MonkeyPatch) 
 def test_compiler_may_have_a_launcher_and_options(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launcher = tmp_path / "a launcher"
-    launcher.write_text('#!/bin/sh\nexec "$@"\n')
-    launcher.chmod(0o755)
+    launcher = write_program(tmp_path / "a launcher", 'exec "$@"\n')
     monkeypatch.setenv("CXX", f"'{launcher}' c++ -DEXTRA=7")
     (tmp_path / "native" / "extra.cpp").write_text(
         '#include "api.h"\nVIVACE_API int extra() { return EXTRA; }'
@@ -245,9 +246,7 @@ def test_rejected_instruction_set_leaves_the_other_files(
 def test_slow_compiler_is_stopped_at_the_timeout(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow = tmp_path / "slow-compiler"
-    slow.write_text("#!/bin/sh\nexec sleep 600\n")
-    slow.chmod(0o755)
+    slow = write_program(tmp_path / "slow-compiler", "exec sleep 600\n")
     monkeypatch.setenv("CXX", str(slow))
     monkeypatch.setattr(build, "TIMEOUT_S", 0.2)
     with pytest.raises(BackendUnavailableError, match="too long"):
@@ -257,10 +256,10 @@ def test_slow_compiler_is_stopped_at_the_timeout(
 def test_failure_stops_the_other_compilers(
     load: Load, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise this test would take ten minutes."""
-    mixed = tmp_path / "mixed-compiler"
-    mixed.write_text('#!/bin/sh\ncase "$*" in *broken.cpp*) exit 3 ;; esac\nexec sleep 600\n')
-    mixed.chmod(0o755)
+    """The other compiler of this test would run for ten minutes."""
+    mixed = write_program(
+        tmp_path / "mixed-compiler", 'case "$*" in *broken.cpp*) exit 3 ;; esac\nexec sleep 600\n'
+    )
     for name in ("a_slow.cpp", "broken.cpp"):  # they start together
         (sources / name).write_text("")
     monkeypatch.setenv("CXX", str(mixed))

@@ -65,7 +65,7 @@ class AdapterSet:
 
     @property
     def notes(self) -> SpeakerNotes:
-        """None: the configuration has no new speakers."""
+        """Empty: `extend` adds no speakers to the configuration."""
         return {}
 
     def apply(self, model: Qwen3TTS) -> None:

@@ -35,9 +35,8 @@ class NameInUseError(FileExistsError):
 
 def user_cache() -> Path:
     """Vivace's folder for files that can be made again."""
-    named = Path(
-        os.environ.get("XDG_CACHE_HOME", "")
-    )  # a relative path is ignored, as XDG requires
+    # XDG requires that a relative path is ignored.
+    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (named if named.is_absolute() else Path.home() / ".cache") / "vivace"
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vivace.serve.errors import RefusedError
+from vivace.speaker_notes import SpeakerNotes
 from vivace.tts import TTS
 
 
@@ -29,8 +29,7 @@ class Card:
     adapter: str | None = None  # a voice of this name is the default voice
     can_clone: bool = False
     can_clone_in_context: bool = False  # with the transcript of the recording
-    # `licence` and `consent` of fine-tuned speakers
-    notes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    notes: SpeakerNotes = field(default_factory=dict)
 
     @classmethod
     def of(cls, name: str, tts: TTS) -> Card:

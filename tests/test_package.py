@@ -45,7 +45,7 @@ WITHIN_LOWEST_LAYER = {
 NARROW = {  # packages that may import less than all lower layers
     "serve": {
         *("tts", "remote", "options", "speech", "live_text", "errors", "audio", "voices", "disk"),
-        *("_version", "mark"),
+        *("_version", "mark", "speaker_notes"),
     },
     "integrations": {"tts", "options", "speech", "live_text", "errors", "audio", "_version"},
     "books": {"tts", "options", "speech", "errors", "audio", "text", "disk", "mark", "_version"},

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -21,64 +19,19 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from tests.support.scripted_tts import Plan, ScriptedSpeech
+from tests.support.served_process import LIMIT_S, serve
 from tests.support.serving import Running, running
 from tests.support.websocket_client import finish_speech, unfinished_speech, wait_until
 from vivace.cli.main import main
 from vivace.cli.server_messages import ServerMessages
 from vivace.serve.settings import ServeSettings
 
-LIMIT_S = 90.0
 SECRET_TEXT = "Rutabaga is a word that no log shows."
-
-
-class Served:
-    """Run `vivace serve` in a process."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-        self.lines: list[str] = []
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.lines.append(line)
-
-    def wait_for(self, pattern: str) -> str:
-        deadline = time.monotonic() + LIMIT_S
-        while time.monotonic() < deadline:
-            for line in self.lines:
-                if found := re.match(pattern, line):
-                    return found[1]
-            assert self.process.poll() is None, "".join(self.lines)
-            time.sleep(0.02)
-        raise AssertionError("".join(self.lines))
-
-    def end(self) -> int:
-        code = self.process.wait(LIMIT_S)
-        self._reader.join(LIMIT_S)
-        return code
-
-
-@contextmanager
-def serve(*arguments: str, **variables: str) -> Iterator[Served]:
-    command = [sys.executable, "-m", "vivace", "serve", "--port=0", *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
-    served = Served(process)
-    try:
-        yield served
-    finally:
-        process.kill()
-        served.end()
-        assert process.stderr is not None
-        process.stderr.close()
 
 
 def test_signal_finishes_running_streams_and_exits_with_0() -> None:
     with serve("--api-key-env=MY_KEY", MY_KEY="k3y-k3y") as served, httpx.Client() as client:
-        url = served.wait_for(r"ready: (http://127\.0\.0\.1:\d+)/")
+        url = served.url
         client.headers["authorization"] = "Bearer k3y-k3y"
         client.timeout = httpx.Timeout(LIMIT_S)
         body = {"input": SECRET_TEXT, "response_format": "pcm", "seed": 1, "voice": "alloy"}
@@ -92,7 +45,7 @@ def test_signal_finishes_running_streams_and_exits_with_0() -> None:
         assert refused.headers["retry-after"]
         assert num_bytes > 24_000 * 2  # more than a second of speech
         assert served.end() == 0
-        output = "".join(served.lines)
+        output = served.output
         assert "finishing 1 stream, up to 30 s; send the signal again to stop now" in output
         assert "stopped" in output
         assert "curl" in output
@@ -129,7 +82,7 @@ def test_signal_while_models_load_ends_the_server() -> None:
             0,
             128 + signal.SIGTERM,
         )  # depends on whether the handler was installed
-        assert "Traceback" not in "".join(served.lines)
+        assert "Traceback" not in served.output
 
 
 @pytest.fixture

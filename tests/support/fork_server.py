@@ -22,7 +22,7 @@ from typing import IO, Any
 from tests.support.project import ROOT
 
 SERVER = """
-import json, os, signal, socket, sys
+import json, os, select, signal, socket, sys
 sys.modules["sounddevice"] = None  # so that nothing is played
 from vivace.cli.light import import_torch
 import_torch()
@@ -33,7 +33,7 @@ vivace.audio.play.PROBE_TIMEOUT_S = 300.0  # a busy machine starts a player slow
 ends = {}  # of each process that runs, where its exit code goes
 
 
-def report_ends(*_):
+def report_ends():
     while ends:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
@@ -42,26 +42,37 @@ def report_ends(*_):
         os.close(ends.pop(pid))
 
 
-signal.signal(signal.SIGCHLD, report_ends)
+# Python runs handlers between instructions: for a signal that arrives just before `select`, the
+# handler would run after it. The descriptor ends the wait.
+has_ended, on_end = socket.socketpair()
+for end in (has_ended, on_end):
+    end.setblocking(False)
+signal.signal(signal.SIGCHLD, lambda *_: None)
+signal.set_wakeup_fd(on_end.fileno(), warn_on_full_buffer=False)
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 requests = socket.socket(fileno=int(sys.argv[1]))
 while True:
+    ready, _, _ = select.select([requests, has_ended], [], [])
+    if has_ended in ready:
+        has_ended.recv(1 << 16)
+        report_ends()
+    if requests not in ready:
+        continue
     request, given, _, _ = socket.recv_fds(requests, 1 << 20, 4)
     if not request:
         os._exit(0)
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     if (pid := os.fork()) == 0:
         break
     ends[pid] = given.pop()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
     for descriptor in given:
         os.close(descriptor)
     requests.sendall(pid.to_bytes(8, "little"))
 
+signal.set_wakeup_fd(-1)
 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
-signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
-requests.close()
+for end in (requests, has_ended, on_end):
+    end.close()
 for number, descriptor in enumerate(given[:3]):
     os.dup2(descriptor, number)
 for descriptor in (*given, *ends.values()):

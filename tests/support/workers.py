@@ -3,50 +3,20 @@
 from __future__ import annotations
 
 import os
-import re
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
 
+from tests.support.served_process import LIMIT_S, ServedProcess
 from vivace.serve.processes.control import ENGINE
 
-LIMIT_S = 120.0
 HEADER_LINES = 1  # of /proc/net/tcp
 
 
-@dataclass
-class WorkerServer:
-    process: subprocess.Popen[str]
-    lines: list[str] = field(default_factory=list)
-
-    def read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.lines.append(line)
-
-    @property
-    def output(self) -> str:
-        return "".join(self.lines)
-
-    @property
-    def url(self) -> str:
-        found: list[str] = []
-
-        def is_ready() -> bool:
-            assert self.process.poll() is None, self.output
-            found[:] = re.findall(r"^ready: (http://[^/\s]+)/", self.output, re.MULTILINE)
-            return bool(found)
-
-        wait_for(is_ready)
-        return found[0]
-
+class WorkerServer(ServedProcess):
     @property
     def children(self) -> list[int]:
         """Process ids: the engine's and the workers'."""
@@ -74,9 +44,6 @@ class WorkerServer:
             assert missing is not None, name
             return missing
         return sum(map(float, values))
-
-    def end(self) -> int:
-        return self.process.wait(LIMIT_S)
 
 
 def _inode(server_port: int, client_port: int) -> str:
@@ -126,19 +93,8 @@ def is_running(process_id: int) -> bool:
 
 @contextmanager
 def workers(*arguments: str, number: int = 2, **variables: str) -> Iterator[WorkerServer]:
-    command = [sys.executable, "-m", "vivace", "serve", "--port=0", f"--workers={number}"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
-    process = subprocess.Popen(
-        [*command, *arguments], stderr=subprocess.PIPE, text=True, env=environment
-    )
-    server = WorkerServer(process)
-    reader = threading.Thread(target=server.read)
-    reader.start()
+    served = WorkerServer(f"--workers={number}", *arguments, **variables)
     try:
-        yield server
+        yield served
     finally:
-        process.kill()
-        process.wait(LIMIT_S)
-        reader.join(LIMIT_S)
-        assert process.stderr is not None
-        process.stderr.close()
+        served.kill()

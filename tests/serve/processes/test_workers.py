@@ -19,10 +19,10 @@ import httpx
 import pytest
 from websockets.sync.client import connect
 
+from tests.support.served_process import LIMIT_S
 from tests.support.serving import Running
 from tests.support.websocket_client import finish_speech, unfinished_speech
 from tests.support.workers import (
-    LIMIT_S,
     WorkerServer,
     get_status,
     is_running,
@@ -232,11 +232,11 @@ def test_killed_engine_is_restarted_and_a_drain_finishes_streams(served: WorkerS
     assert answer_of(url, LONG)[1] == "quarantined"  # in flight at two kills
     with unfinished_speech(url, TEXT) as talk:
         served.process.send_signal(signal.SIGTERM)
+        served.wait_for(r"finishing (1 stream), up to 30 s")  # a further speech would be counted
         wait_for(lambda: get_status(f"{url}/health/ready") == 503)
         wait_for(lambda: answer_of(url) == (503, "draining"))
         assert finish_speech(talk)
     assert served.end() == 0
-    assert "finishing 1 stream, up to 30 s" in served.output
     assert "stopped" in served.output
 
 

@@ -16,7 +16,7 @@ from tests.support.scripted_attention import FollowedBackend, early_end
 from tests.support.serving import Running, running
 from tests.support.websocket_client import connected
 from vivace.engine.utterance import MAX_RETRIES
-from vivace.serve.logs import JsonFormatter
+from vivace.serve.observability.logs import JsonFormatter
 from vivace.serve.settings import ServeSettings
 
 TEXT = "Seven grey herons stood beside the old canal."

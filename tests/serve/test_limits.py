@@ -22,9 +22,7 @@ from vivace.serve import (
     clones,
     crashes,
     enrol,
-    logs,
     middleware,
-    otel,
     request,
     response,
     strict_json,
@@ -36,8 +34,9 @@ from vivace.serve.clones import CloneCache
 from vivace.serve.context import ServeContext
 from vivace.serve.crashes import CrashLog, Quarantine
 from vivace.serve.errors import RefusedError
-from vivace.serve.metrics import Metrics
 from vivace.serve.middleware import Middleware, read_headers
+from vivace.serve.observability import logs, traces
+from vivace.serve.observability.metrics import Metrics
 from vivace.serve.recording import decode_audio
 from vivace.serve.request import SpeechRequest
 from vivace.serve.served_model import ServedModel
@@ -357,11 +356,11 @@ def test_strikes_are_kept_up_to_the_limit_and_the_oldest_is_forgotten() -> None:
 
 
 def test_turns_of_a_trace_are_kept_up_to_the_limit_and_all_are_counted() -> None:
-    trace = otel.SpeechTrace(cast(Any, None))
-    for number in range(1, otel.MAX_TURNS + 2):
+    trace = traces.SpeechTrace(cast(Any, None))
+    for number in range(1, traces.MAX_TURNS + 2):
         trace.note(cast(Any, SimpleNamespace()))
-        assert len(trace._turns) == min(number, otel.MAX_TURNS)
-    assert trace._num_turns == otel.MAX_TURNS + 1
+        assert len(trace._turns) == min(number, traces.MAX_TURNS)
+    assert trace._num_turns == traces.MAX_TURNS + 1
 
 
 @pytest.mark.parametrize("extra", [0, 1])

@@ -32,10 +32,10 @@ from vivace.errors import ClosedError, EngineError, QueueFullError, RequestError
 from vivace.serve.app import create_app
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import ENGINE_FAILURES, describe
-from vivace.serve.gauges import CountedThreads
-from vivace.serve.logs import JsonFormatter
-from vivace.serve.metrics import Metrics
-from vivace.serve.otel import MAX_TURNS, Traces
+from vivace.serve.observability.logs import JsonFormatter
+from vivace.serve.observability.metrics import Metrics
+from vivace.serve.observability.threads import CountedThreads
+from vivace.serve.observability.traces import MAX_TURNS, Traces
 from vivace.serve.settings import ModelSpec, ServeSettings
 
 LIMIT_S = 60.0

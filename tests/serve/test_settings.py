@@ -11,8 +11,8 @@ import pytest
 from tests.support.project import ROOT
 from vivace.cli.parser import build_parser
 from vivace.errors import RequestError
-from vivace.serve.metrics import Metrics
 from vivace.serve.model_registry import ModelRegistry
+from vivace.serve.observability.metrics import Metrics
 from vivace.serve.setting_sources import resolve_settings, unknown_variables
 from vivace.serve.settings import ModelSpec, ServeSettings, public_name, setting_names
 

@@ -19,7 +19,7 @@ from vivace.cli.streams import printable
 from vivace.errors import EngineLostError, RequestError, TTSError, install_command
 from vivace.serve.collector import collect_less_often
 from vivace.serve.listener import Listeners
-from vivace.serve.logs import log_to_stderr, show_events
+from vivace.serve.observability.logs import log_to_stderr, show_events
 from vivace.serve.processes.worker_count import count_workers
 from vivace.serve.setting_sources import resolve_settings, unknown_variables
 from vivace.serve.settings import ServeSettings, public_name, setting_names

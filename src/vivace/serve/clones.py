@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 from collections import OrderedDict
 
-from vivace.serve.metrics import Metrics
+from vivace.serve.observability.metrics import Metrics
 from vivace.serve.served_model import ServedModel
 from vivace.voices.voice import Voice
 

@@ -1,42 +1,19 @@
-"""Gauges of models, thread pools and GPU memory, read at each scrape."""
+"""Gauges of models and GPU memory, read at each scrape."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import torch
 
-from vivace.serve.metrics import Metrics
+from vivace.serve.observability.metrics import Metrics
 
 if TYPE_CHECKING:
     from vivace.serve.models import Models
     from vivace.serve.served_model import ServedModel
-
-T = TypeVar("T")
-
-
-class CountedThreads(ThreadPoolExecutor):
-    """A thread pool that reports the number of its running and waiting tasks."""
-
-    def __init__(self, num_threads: int, name: str, metrics: Metrics | None = None) -> None:
-        super().__init__(num_threads, f"vivace-{name}")
-        self._num_tasks, self._count_lock = 0, threading.Lock()
-        if metrics is not None:
-            metrics.watch_pool(name, lambda: (self._num_tasks, num_threads))
-
-    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        future = super().submit(fn, *args, **kwargs)
-        self._add(1)
-        future.add_done_callback(lambda _: self._add(-1))
-        return future
-
-    def _add(self, number: int) -> None:
-        with self._count_lock:
-            self._num_tasks += number
 
 
 def watch_models(metrics: Metrics, models: Models) -> None:

@@ -23,9 +23,9 @@ from vivace.serve.access import Access, route_path
 from vivace.serve.admission import SPEECH_PATH
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, RefusedError, describe
-from vivace.serve.logs import FIELDS
-from vivace.serve.metrics import Metrics
-from vivace.serve.otel import RequestTrace
+from vivace.serve.observability.logs import FIELDS
+from vivace.serve.observability.metrics import Metrics
+from vivace.serve.observability.traces import RequestTrace
 from vivace.serve.streams import shutting_down
 from vivace.speech import shown
 

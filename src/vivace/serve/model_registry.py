@@ -11,8 +11,8 @@ from typing import Any
 
 from vivace.serve.card import Card
 from vivace.serve.gauges import watch_models
-from vivace.serve.metrics import Metrics, TurnMetrics
 from vivace.serve.models import Models
+from vivace.serve.observability.metrics import Metrics, TurnMetrics
 from vivace.serve.recovery import Recovery
 from vivace.serve.served_model import ModelEntry, ServedModel, probe, unload
 from vivace.serve.settings import ModelSpec, ServeSettings

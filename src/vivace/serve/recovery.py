@@ -9,7 +9,7 @@ from typing import Any
 
 from vivace.errors import EngineLostError, TTSError
 from vivace.serve.crashes import MAX_CRASHES, WINDOW_S, CrashLog, Quarantine
-from vivace.serve.metrics import Metrics
+from vivace.serve.observability.metrics import Metrics
 from vivace.serve.served_model import ModelEntry, ServedModel, loaded_models, probe, unload
 from vivace.serve.watchdog import FULL_TICKS, HANG_TICKS, FullQueueDetector, Watchdog
 

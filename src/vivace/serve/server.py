@@ -17,9 +17,9 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from vivace.errors import RequestError, TTSError
 from vivace.serve.app import create_app
 from vivace.serve.context import ServeContext
-from vivace.serve.gauges import CountedThreads
 from vivace.serve.http_protocol import http_protocol
 from vivace.serve.listener import Listeners, address, log_accept_errors
+from vivace.serve.observability.threads import CountedThreads
 from vivace.serve.websocket_protocol import websocket_protocol
 
 if TYPE_CHECKING:

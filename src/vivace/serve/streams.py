@@ -25,10 +25,10 @@ from vivace.options import StreamOptions
 from vivace.serve.admission import AdmittedRequest
 from vivace.serve.crashes import digest_of
 from vivace.serve.errors import ENGINE_FAILURES, RefusedError, describe
-from vivace.serve.logs import FIELDS
-from vivace.serve.metrics import Metrics
 from vivace.serve.models import Models
-from vivace.serve.otel import SpeechTrace, Traces
+from vivace.serve.observability.logs import FIELDS
+from vivace.serve.observability.metrics import Metrics
+from vivace.serve.observability.traces import SpeechTrace, Traces
 from vivace.serve.served_model import ServedModel
 from vivace.speech import LiveMode, Usage
 

@@ -21,8 +21,8 @@ from vivace.remote.wire import Kind
 from vivace.serve.card import Card
 from vivace.serve.crashes import Quarantine
 from vivace.serve.gauges import watch_models
-from vivace.serve.metrics import Metrics
 from vivace.serve.models import Models
+from vivace.serve.observability.metrics import Metrics
 from vivace.serve.processes.shared_counts import WorkerCounts
 from vivace.serve.recovery import Recovery
 from vivace.serve.served_model import ModelEntry, ServedModel

@@ -13,7 +13,7 @@ import time
 import traceback
 from typing import Any
 
-from vivace.serve.otel import trace_id
+from vivace.serve.observability.traces import trace_id
 
 FIELDS = "vivace_fields"  # attribute of a log record: its fields in JSON
 PLAIN = "%(asctime)s %(levelname)s %(name)s: %(message)s"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from vivace._version import __version__
 from vivace.errors import RequestError, install_command
-from vivace.serve.metrics import TurnMetrics
+from vivace.serve.observability.metrics import TurnMetrics
 from vivace.speech import Usage
 
 if TYPE_CHECKING:

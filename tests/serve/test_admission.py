@@ -24,9 +24,9 @@ from vivace.serve import speech
 from vivace.serve.admission import Admission
 from vivace.serve.encoders import SpeechEncoder
 from vivace.serve.errors import RefusedError
+from vivace.serve.models.voices import Voices
 from vivace.serve.request import SpeechRequest
 from vivace.serve.settings import ModelSpec, ServeSettings
-from vivace.serve.voices import Voices
 
 UTTERANCE_S = 4.0
 MAX_WAIT_S = 10.0

@@ -14,9 +14,9 @@ import pytest
 
 from tests.serve.test_voices import WAV, create, ids, speak
 from tests.support.serving import Running, running
-from vivace.serve.served_model import ModelEntry
+from vivace.serve.models.served_model import ModelEntry
+from vivace.serve.models.voices import Voices
 from vivace.serve.settings import ModelSpec, ServeSettings
-from vivace.serve.voices import Voices
 from vivace.voices.voice import Voice
 
 ENCODED = base64.b64encode(WAV).decode()

@@ -27,8 +27,9 @@ from vivace.backends.base import Slot
 from vivace.cli import serve as cli
 from vivace.errors import EngineError, EngineLostError
 from vivace.prompt import Prompt
-from vivace.serve import crashes as crashes_module
-from vivace.serve.crashes import (
+from vivace.serve.errors import RefusedError
+from vivace.serve.models import crashes as crashes_module
+from vivace.serve.models.crashes import (
     MAX_CRASHES,
     STRIKE_LIFETIME_S,
     WINDOW_S,
@@ -38,7 +39,6 @@ from vivace.serve.crashes import (
     dump_state,
     load_state,
 )
-from vivace.serve.errors import RefusedError
 from vivace.serve.server import Server
 from vivace.serve.settings import ModelSpec, ServeSettings
 from vivace.speech import SamplingParams
@@ -348,7 +348,7 @@ import os, sys
 sys.path.insert(0, {tests!r})
 from tests.serve import test_crashes
 from vivace.cli import main, serve
-from vivace.serve.model_registry import ModelRegistry
+from vivace.serve.models.registry import ModelRegistry
 if serve.CRASH_STATE not in os.environ:
     import vivace.engine.engine
     vivace.engine.worker.is_context_lost = lambda: True

@@ -17,33 +17,24 @@ import pytest
 
 from tests.support.project import ROOT
 from vivace.errors import UnknownVoiceError
-from vivace.serve import (
-    access,
-    clones,
-    crashes,
-    enrol,
-    middleware,
-    request,
-    response,
-    strict_json,
-    voices,
-)
+from vivace.serve import access, enrol, middleware, request, response, strict_json
 from vivace.serve.access import Access
-from vivace.serve.card import Card
-from vivace.serve.clones import CloneCache
 from vivace.serve.context import ServeContext
-from vivace.serve.crashes import CrashLog, Quarantine
 from vivace.serve.errors import RefusedError
 from vivace.serve.middleware import Middleware, read_headers
+from vivace.serve.models import clones, crashes, voices
+from vivace.serve.models.card import Card
+from vivace.serve.models.clones import CloneCache
+from vivace.serve.models.crashes import CrashLog, Quarantine
+from vivace.serve.models.served_model import ServedModel
+from vivace.serve.models.voices import Voices
 from vivace.serve.observability import logs, traces
 from vivace.serve.observability.metrics import Metrics
 from vivace.serve.recording import decode_audio
 from vivace.serve.request import SpeechRequest
-from vivace.serve.served_model import ServedModel
 from vivace.serve.settings import ServeSettings
 from vivace.serve.sockets import omni
 from vivace.serve.strict_json import parse_object
-from vivace.serve.voices import Voices
 from vivace.voices.library import VoiceLibrary
 from vivace.voices.voice import Voice
 

@@ -22,8 +22,8 @@ from tests.support.websocket_client import wait_until
 from vivace import TTS
 from vivace.cli import serve as cli_serve
 from vivace.errors import CheckpointError, EngineError
-from vivace.serve import recovery
 from vivace.serve.context import ServeContext
+from vivace.serve.models import recovery
 from vivace.serve.settings import ModelSpec, ServeSettings
 
 LIMIT_S = 60.0

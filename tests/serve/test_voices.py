@@ -20,8 +20,8 @@ import soundfile
 from tests.support.serving import Running, running
 from vivace.cli.serve import say_ready
 from vivace.cli.server_messages import ServerMessages
+from vivace.serve.models.voices import OPENAI_NAMES, SPEAKERS
 from vivace.serve.settings import ModelSpec, ServeSettings
-from vivace.serve.voices import OPENAI_NAMES, SPEAKERS
 from vivace.voices.voice import Voice
 
 RATE = 24_000

@@ -10,14 +10,14 @@ import httpx
 from tests.support.scripted_tts import ScriptedSpeech
 from tests.support.serving import running
 from tests.support.websocket_client import wait_until
-from vivace.serve.settings import ServeSettings
-from vivace.serve.watchdog import (
+from vivace.serve.models.watchdog import (
     FULL_TICKS,
     HANG_TICKS,
     MIN_FULL_TICKS,
     FullQueueDetector,
     Watchdog,
 )
+from vivace.serve.settings import ServeSettings
 
 LIMIT_S = 60.0
 SPEECH = {"input": "Hello.", "voice": "alloy", "response_format": "pcm"}

@@ -96,7 +96,7 @@ def _run(
     context: ServeContext, messages: ServerMessages, listeners: Listeners, *, has_http: bool
 ) -> int:
     """Serve until stopped. If the device is lost, replace this process by a new one."""
-    from vivace.serve import crashes
+    from vivace.serve.models import crashes
     from vivace.serve.server import Server
 
     recovery = context.models.recovery

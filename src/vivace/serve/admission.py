@@ -14,9 +14,9 @@ from typing import Protocol
 
 from vivace.errors import MIN_RETRY_S
 from vivace.serve.errors import RefusedError
-from vivace.serve.models import Models
+from vivace.serve.models.configured import Models
+from vivace.serve.models.served_model import ServedModel
 from vivace.serve.observability.metrics import Metrics
-from vivace.serve.served_model import ServedModel
 
 SPEECH_PATH = "/v1/audio/speech"
 CODE = "queue_full"

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from vivace.mark.marking import NO_MARKING, Marking
 from vivace.serve.admission import Admission
-from vivace.serve.clones import CloneCache
-from vivace.serve.model_registry import ModelRegistry
-from vivace.serve.models import Models
+from vivace.serve.models.clones import CloneCache
+from vivace.serve.models.configured import Models
+from vivace.serve.models.registry import ModelRegistry
 from vivace.serve.observability.metrics import Metrics
 from vivace.serve.observability.threads import CountedThreads
 from vivace.serve.observability.traces import Traces

@@ -21,13 +21,13 @@ from vivace.serve.bodies import JsonLines, as_base64
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import RefusedError, with_field_names
 from vivace.serve.lists import find_voices, no_such_voice
+from vivace.serve.models.voices import ListedVoice
 from vivace.serve.request import SpeechRequest
 from vivace.serve.response import SpeechResponse
 from vivace.serve.schema import audio_response, json_response, request_body
 from vivace.serve.speak import Words
 from vivace.serve.strict_json import read_json
 from vivace.serve.validation import ClientInput
-from vivace.serve.voices import ListedVoice
 
 DEFAULT_OUTPUT = "mp3_44100_128"
 RATES = (8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)

@@ -9,10 +9,10 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from vivace.serve.card import Card
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import RefusedError
-from vivace.serve.voices import ListedVoice
+from vivace.serve.models.card import Card
+from vivace.serve.models.voices import ListedVoice
 
 
 def routes(context: ServeContext) -> APIRouter:

@@ -28,8 +28,8 @@ from vivace.serve.admission import AdmittedRequest
 from vivace.serve.context import ServeContext
 from vivace.serve.encoders import SpeechEncoder
 from vivace.serve.errors import RefusedError, with_field_names
+from vivace.serve.models.served_model import ServedModel
 from vivace.serve.request import SpeechRequest
-from vivace.serve.served_model import ServedModel
 from vivace.speech import Usage, Word
 from vivace.voices.voice import Voice
 

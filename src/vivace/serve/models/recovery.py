@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 from vivace.errors import EngineLostError, TTSError
-from vivace.serve.crashes import MAX_CRASHES, WINDOW_S, CrashLog, Quarantine
+from vivace.serve.models.crashes import MAX_CRASHES, WINDOW_S, CrashLog, Quarantine
+from vivace.serve.models.served_model import ModelEntry, ServedModel, loaded_models, probe, unload
+from vivace.serve.models.watchdog import FULL_TICKS, HANG_TICKS, FullQueueDetector, Watchdog
 from vivace.serve.observability.metrics import Metrics
-from vivace.serve.served_model import ModelEntry, ServedModel, loaded_models, probe, unload
-from vivace.serve.watchdog import FULL_TICKS, HANG_TICKS, FullQueueDetector, Watchdog
 
 log = logging.getLogger(__name__)
 

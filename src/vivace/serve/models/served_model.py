@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from vivace.errors import EngineError, TTSError
-from vivace.serve.card import Card
+from vivace.serve.models.card import Card
+from vivace.serve.models.voices import Voices
 from vivace.serve.settings import ModelSpec
-from vivace.serve.voices import Voices
 from vivace.tts import TTS
 from vivace.voices.library import VoiceLibrary
 

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from vivace.serve.card import Card
-from vivace.serve.gauges import watch_models
-from vivace.serve.models import Models
+from vivace.serve.models.card import Card
+from vivace.serve.models.configured import Models
+from vivace.serve.models.gauges import watch_models
+from vivace.serve.models.recovery import Recovery
+from vivace.serve.models.served_model import ModelEntry, ServedModel, probe, unload
 from vivace.serve.observability.metrics import Metrics, TurnMetrics
-from vivace.serve.recovery import Recovery
-from vivace.serve.served_model import ModelEntry, ServedModel, probe, unload
 from vivace.serve.settings import ModelSpec, ServeSettings
 from vivace.tts import TTS
 

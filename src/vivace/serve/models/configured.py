@@ -15,12 +15,12 @@ from collections.abc import Coroutine, Iterator
 from typing import Any
 
 from vivace.errors import UnknownVoiceError
-from vivace.serve.card import Card
 from vivace.serve.errors import RefusedError
-from vivace.serve.recovery import Recovery
-from vivace.serve.served_model import ModelEntry, ServedModel, loaded_models
+from vivace.serve.models.card import Card
+from vivace.serve.models.recovery import Recovery
+from vivace.serve.models.served_model import ModelEntry, ServedModel, loaded_models
+from vivace.serve.models.voices import Voices, voice_key
 from vivace.serve.settings import ServeSettings
-from vivace.serve.voices import Voices, voice_key
 from vivace.voices.shared import open_library
 
 LOADING_RETRY_S = 2.0

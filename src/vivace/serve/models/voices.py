@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from vivace.errors import UnknownVoiceError, VoiceFileError
-from vivace.serve.card import Card
 from vivace.serve.errors import RefusedError
+from vivace.serve.models.card import Card
 from vivace.voices.library import SUFFIX, VoiceLibrary
 from vivace.voices.voice import NAME_PATTERN, Voice
 

@@ -12,8 +12,8 @@ import torch
 from vivace.serve.observability.metrics import Metrics
 
 if TYPE_CHECKING:
-    from vivace.serve.models import Models
-    from vivace.serve.served_model import ServedModel
+    from vivace.serve.models.configured import Models
+    from vivace.serve.models.served_model import ServedModel
 
 
 def watch_models(metrics: Metrics, models: Models) -> None:

@@ -6,8 +6,8 @@ import asyncio
 import hashlib
 from collections import OrderedDict
 
+from vivace.serve.models.served_model import ServedModel
 from vivace.serve.observability.metrics import Metrics
-from vivace.serve.served_model import ServedModel
 from vivace.voices.voice import Voice
 
 MAX_CLONES = 32  # cached voices

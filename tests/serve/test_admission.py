@@ -21,12 +21,12 @@ from tests.support.serving import Running, running
 from tests.support.websocket_client import connected, wait_until
 from vivace.engine.wait import WaitEstimator
 from vivace.serve import speech
-from vivace.serve.admission import Admission
-from vivace.serve.encoders import SpeechEncoder
 from vivace.serve.errors import RefusedError
 from vivace.serve.models.voices import Voices
-from vivace.serve.request import SpeechRequest
 from vivace.serve.settings import ModelSpec, ServeSettings
+from vivace.serve.speaking.request import SpeechRequest
+from vivace.serve.streams.admission import Admission
+from vivace.serve.streams.encoders import SpeechEncoder
 
 UTTERANCE_S = 4.0
 MAX_WAIT_S = 10.0

@@ -119,7 +119,7 @@ def test_log_line_of_lost_words_counts_them_without_the_text(server: Running) ->
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonFormatter())
-    logger = logging.getLogger("vivace.serve.streams")
+    logger = logging.getLogger("vivace.serve.streams.active")
     logger.addHandler(handler)
     try:
         num_missing = len(

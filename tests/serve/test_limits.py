@@ -17,10 +17,13 @@ import pytest
 
 from tests.support.project import ROOT
 from vivace.errors import UnknownVoiceError
-from vivace.serve import access, enrol, middleware, request, response, strict_json
+from vivace.serve import access, enrol, middleware, response
 from vivace.serve.access import Access
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import RefusedError
+from vivace.serve.input import strict_json
+from vivace.serve.input.recording import decode_audio
+from vivace.serve.input.strict_json import parse_object
 from vivace.serve.middleware import Middleware, read_headers
 from vivace.serve.models import clones, crashes, voices
 from vivace.serve.models.card import Card
@@ -30,11 +33,10 @@ from vivace.serve.models.served_model import ServedModel
 from vivace.serve.models.voices import Voices
 from vivace.serve.observability import logs, traces
 from vivace.serve.observability.metrics import Metrics
-from vivace.serve.recording import decode_audio
-from vivace.serve.request import SpeechRequest
 from vivace.serve.settings import ServeSettings
 from vivace.serve.sockets import omni
-from vivace.serve.strict_json import parse_object
+from vivace.serve.speaking import request
+from vivace.serve.speaking.request import SpeechRequest
 from vivace.voices.library import VoiceLibrary
 from vivace.voices.voice import Voice
 

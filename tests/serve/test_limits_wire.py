@@ -23,7 +23,7 @@ from vivace.serve.errors import RefusedError
 from vivace.serve.settings import ServeSettings
 from vivace.serve.sockets import elevenlabs, realtime, session
 from vivace.serve.sockets.session import SocketSession
-from vivace.serve.utterance_queue import MAX_UTTERANCES, Speech, UtteranceQueue
+from vivace.serve.speaking.utterance_queue import MAX_UTTERANCES, Speech, UtteranceQueue
 from vivace.serve.wyoming import frames
 
 NUM_FRAMES = 3

@@ -12,8 +12,8 @@ import pytest
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
 from tests.support.websocket_client import connected
-from vivace.serve.request import SpeechRequest
 from vivace.serve.settings import ServeSettings
+from vivace.serve.speaking.request import SpeechRequest
 from vivace.speech import BOUNDS, Bounds
 
 PATH = "/v1/audio/speech"

@@ -16,9 +16,9 @@ from tests.support.scripted_tts import ScriptedSpeech
 from tests.support.serving import Running, running
 from vivace.options import StreamOptions
 from vivace.serve.errors import RefusedError
-from vivace.serve.request import SpeechRequest
+from vivace.serve.input.strict_json import parse_object
 from vivace.serve.settings import ServeSettings
-from vivace.serve.strict_json import parse_object
+from vivace.serve.speaking.request import SpeechRequest
 from vivace.speech import language_name
 
 PATH = "/v1/audio/speech"

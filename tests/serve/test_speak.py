@@ -13,10 +13,10 @@ from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import started_models
 from vivace.live_text import LiveText
 from vivace.serve.context import ServeContext
-from vivace.serve.request import SpeechRequest
 from vivace.serve.settings import ServeSettings
-from vivace.serve.speak import SpeechReport, SpeechSink, Words, prepare, speak
-from vivace.serve.streams import Streams
+from vivace.serve.speaking.request import SpeechRequest
+from vivace.serve.speaking.speak import SpeechReport, SpeechSink, Words, prepare, speak
+from vivace.serve.streams.active import Streams
 
 NUM_FRAMES = 12
 FRAME_BYTES = 3_840

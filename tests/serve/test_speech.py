@@ -22,8 +22,8 @@ import pytest
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
 from vivace.audio.files import read_audio
-from vivace.serve.encoders import SpeechEncoder
 from vivace.serve.settings import ServeSettings
+from vivace.serve.streams.encoders import SpeechEncoder
 
 FORMATS = {
     "mp3": "audio/mpeg",

@@ -13,7 +13,7 @@ from vivace.options import StreamOptions
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import RefusedError
 from vivace.serve.settings import ServeSettings
-from vivace.serve.streams import Streams
+from vivace.serve.streams.active import Streams
 
 LIMIT_S = 60.0
 

@@ -12,7 +12,7 @@ import pytest
 from tests.support.raw_http import LIMIT_S, talk
 from tests.support.serving import Running
 from vivace.serve.errors import RefusedError
-from vivace.serve.strict_json import parse_object
+from vivace.serve.input.strict_json import parse_object
 
 BAD = {
     "nothing": b"",

@@ -9,9 +9,9 @@ from pydantic import TypeAdapter
 
 from vivace.serve.elevenlabs import SpeechQuery
 from vivace.serve.errors import RefusedError
+from vivace.serve.input.validation import read_message
 from vivace.serve.sockets import omni, realtime
 from vivace.serve.sockets.elevenlabs import TextMessage
-from vivace.serve.validation import read_message
 
 REALTIME_SPEED = {"type": "session.update", "session": {"audio": {"output": {"speed": "fast"}}}}
 REALTIME_FORMAT = {"type": "session.update", "session": {"audio": {"output": {"format": "mp3"}}}}

@@ -12,7 +12,7 @@ import pytest
 from tests.support.serving import Running
 from tests.support.websocket_client import audio, connected, types
 from vivace import TTS, Word
-from vivace.serve.alignment import Aligner, as_milliseconds, as_seconds
+from vivace.serve.speaking.alignment import Aligner, as_milliseconds, as_seconds
 
 TEXT = "Good evening, Dr. Lee."
 BODY = {"input": TEXT, "seed": 7, "response_format": "pcm", "stream_format": "sse"}

@@ -22,10 +22,10 @@ from vivace.errors import TTSError
 from vivace.serve import docs, elevenlabs, encode, enrol, health, kokoro, lists, sockets, speech
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, describe
+from vivace.serve.input.validation import violated_rule
 from vivace.serve.middleware import Middleware
 from vivace.serve.page import page
 from vivace.serve.schema import describe_api
-from vivace.serve.validation import violated_rule
 from vivace.speech import MAX_SHOWN, shown
 
 ROUTES: tuple[Callable[[ServeContext], APIRouter], ...] = (

@@ -9,8 +9,8 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from vivace.serve.errors import Failure
-from vivace.serve.request import SpeechRequest
-from vivace.serve.speak import SpeechReport, Words
+from vivace.serve.speaking.request import SpeechRequest
+from vivace.serve.speaking.speak import SpeechReport, Words
 from vivace.speech import Word
 
 

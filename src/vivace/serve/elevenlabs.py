@@ -16,18 +16,18 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from vivace.serve.alignment import Aligner, as_seconds
 from vivace.serve.bodies import JsonLines, as_base64
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import RefusedError, with_field_names
+from vivace.serve.input.strict_json import read_json
+from vivace.serve.input.validation import ClientInput
 from vivace.serve.lists import find_voices, no_such_voice
 from vivace.serve.models.voices import ListedVoice
-from vivace.serve.request import SpeechRequest
 from vivace.serve.response import SpeechResponse
 from vivace.serve.schema import audio_response, json_response, request_body
-from vivace.serve.speak import Words
-from vivace.serve.strict_json import read_json
-from vivace.serve.validation import ClientInput
+from vivace.serve.speaking.alignment import Aligner, as_seconds
+from vivace.serve.speaking.request import SpeechRequest
+from vivace.serve.speaking.speak import Words
 
 DEFAULT_OUTPUT = "mp3_44100_128"
 RATES = (8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)

@@ -18,11 +18,11 @@ from vivace.audio.file_mark import FileMark, Provenance
 from vivace.audio.formats import SPEECH_FORMATS, SpeechFormat
 from vivace.errors import AudioError
 from vivace.serve.context import ServeContext
-from vivace.serve.encoders import SpeechEncoder
 from vivace.serve.errors import RefusedError
-from vivace.serve.request import SampleRate
 from vivace.serve.response import PROVENANCE
 from vivace.serve.schema import BINARY, audio_response
+from vivace.serve.speaking.request import SampleRate
+from vivace.serve.streams.encoders import SpeechEncoder
 
 PCM = {"requestBody": {"required": True, "content": {"audio/pcm": BINARY}}}
 ANSWERS: dict[int | str, dict[str, Any]] = {200: audio_response("The audio.", SPEECH_FORMATS)}

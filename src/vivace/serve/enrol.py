@@ -21,6 +21,9 @@ from starlette.responses import JSONResponse, Response
 from vivace.errors import AudioError, RequestError, UnknownVoiceError
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import RefusedError
+from vivace.serve.input.recording import decode_audio
+from vivace.serve.input.strict_json import check_text, read_json
+from vivace.serve.input.validation import ClientInput
 from vivace.serve.lists import find_voices, no_such_voice
 from vivace.serve.models.served_model import ServedModel
 from vivace.serve.models.voices import (
@@ -30,11 +33,8 @@ from vivace.serve.models.voices import (
     ListedVoice,
     write_description,
 )
-from vivace.serve.recording import decode_audio
 from vivace.serve.schema import request_body
 from vivace.serve.settings import ServeSettings
-from vivace.serve.strict_json import check_text, read_json
-from vivace.serve.validation import ClientInput
 from vivace.voices.voice import MAX_NOTE, MAX_REF_TEXT, Voice, check_voice_name
 
 MAX_FIELDS = 16

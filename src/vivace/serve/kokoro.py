@@ -17,12 +17,12 @@ from starlette.responses import Response
 from vivace.audio.formats import FORMATS
 from vivace.serve.bodies import JsonLines, as_base64
 from vivace.serve.context import ServeContext
-from vivace.serve.request import SpeechRequest
+from vivace.serve.input.strict_json import read_json
+from vivace.serve.input.validation import ClientInput
 from vivace.serve.response import SpeechResponse
 from vivace.serve.schema import json_response, request_body
-from vivace.serve.speak import Words
-from vivace.serve.strict_json import read_json
-from vivace.serve.validation import ClientInput
+from vivace.serve.speaking.request import SpeechRequest
+from vivace.serve.speaking.speak import Words
 from vivace.speech import Word
 
 LANGUAGES = {

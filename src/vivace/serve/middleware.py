@@ -20,13 +20,13 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from vivace.serve.access import Access, route_path
-from vivace.serve.admission import SPEECH_PATH
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, RefusedError, describe
 from vivace.serve.observability.logs import FIELDS
 from vivace.serve.observability.metrics import Metrics
 from vivace.serve.observability.traces import RequestTrace
-from vivace.serve.streams import shutting_down
+from vivace.serve.streams.active import shutting_down
+from vivace.serve.streams.admission import SPEECH_PATH
 from vivace.speech import shown
 
 log = logging.getLogger(__name__)

@@ -22,8 +22,8 @@ from starlette.types import Receive, Scope, Send
 from vivace.serve.bodies import SpeechBody
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import describe
-from vivace.serve.request import SpeechRequest
-from vivace.serve.speak import SpeechReport, SpeechSink, Words, speak
+from vivace.serve.speaking.request import SpeechRequest
+from vivace.serve.speaking.speak import SpeechReport, SpeechSink, Words, speak
 
 log = logging.getLogger(__name__)
 

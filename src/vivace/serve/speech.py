@@ -10,15 +10,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from vivace.audio.formats import SPEECH_FORMATS
-from vivace.serve.admission import SPEECH_PATH
 from vivace.serve.bodies import EventBody
 from vivace.serve.context import ServeContext
-from vivace.serve.encoders import missing_formats
 from vivace.serve.errors import RefusedError
-from vivace.serve.request import SpeechRequest
+from vivace.serve.input.strict_json import read_json
 from vivace.serve.response import SpeechResponse
 from vivace.serve.schema import audio_response, request_body
-from vivace.serve.strict_json import read_json
+from vivace.serve.speaking.request import SpeechRequest
+from vivace.serve.streams.admission import SPEECH_PATH
+from vivace.serve.streams.encoders import missing_formats
 
 log = logging.getLogger(__name__)
 

@@ -24,12 +24,12 @@ from vivace.audio.file_mark import FileMark
 from vivace.errors import AudioError, EngineError, RequestError, RunawayError
 from vivace.live_text import LiveText
 from vivace.options import StreamOptions
-from vivace.serve.admission import AdmittedRequest
 from vivace.serve.context import ServeContext
-from vivace.serve.encoders import SpeechEncoder
 from vivace.serve.errors import RefusedError, with_field_names
 from vivace.serve.models.served_model import ServedModel
-from vivace.serve.request import SpeechRequest
+from vivace.serve.speaking.request import SpeechRequest
+from vivace.serve.streams.admission import AdmittedRequest
+from vivace.serve.streams.encoders import SpeechEncoder
 from vivace.speech import Usage, Word
 from vivace.voices.voice import Voice
 

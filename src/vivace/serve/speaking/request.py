@@ -21,10 +21,10 @@ from vivace.audio.formats import BIT_RATES, SpeechFormat
 from vivace.audio.speed import MAX_SPEED, MIN_SPEED
 from vivace.options import StreamOptions
 from vivace.serve.errors import FieldNames, RefusedError, with_field_names
+from vivace.serve.input.recording import decode_audio
+from vivace.serve.input.validation import ClientInput, Within
 from vivace.serve.models.card import Card
-from vivace.serve.recording import decode_audio
 from vivace.serve.settings import ServeSettings
-from vivace.serve.validation import ClientInput, Within
 from vivace.speech import (
     BOUNDS,
     MAX_INSTRUCT_CHARS,

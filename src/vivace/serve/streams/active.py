@@ -22,7 +22,6 @@ from vivace.audio.clip import AudioChunk
 from vivace.errors import BackendError, EngineError, NumericError, QueueFullError, RunawayError
 from vivace.live_text import LiveText
 from vivace.options import StreamOptions
-from vivace.serve.admission import AdmittedRequest
 from vivace.serve.errors import ENGINE_FAILURES, RefusedError, describe
 from vivace.serve.models.configured import Models
 from vivace.serve.models.crashes import digest_of
@@ -30,6 +29,7 @@ from vivace.serve.models.served_model import ServedModel
 from vivace.serve.observability.logs import FIELDS
 from vivace.serve.observability.metrics import Metrics
 from vivace.serve.observability.traces import SpeechTrace, Traces
+from vivace.serve.streams.admission import AdmittedRequest
 from vivace.speech import LiveMode, Usage
 
 log = logging.getLogger(__name__)

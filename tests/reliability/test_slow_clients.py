@@ -27,7 +27,7 @@ from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
 from tests.support.websocket_client import wait_until
 from vivace.serve import server as server_module
-from vivace.serve.listener import bind
+from vivace.serve.http.listener import bind
 from vivace.serve.settings import ServeSettings
 
 NEVER_S = 10_000.0

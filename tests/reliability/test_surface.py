@@ -23,7 +23,8 @@ from tests.support.figures import record
 from tests.support.raw_http import talk
 from tests.support.scripted_tts import ScriptedSpeech
 from tests.support.serving import Running, running
-from vivace.serve import access, app
+from vivace.serve import app
+from vivace.serve.http import access
 from vivace.serve.settings import ServeSettings
 
 KEY = "s3cret"

@@ -20,9 +20,9 @@ from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
 from tests.support.websocket_client import connected, wait_until
 from vivace.engine.wait import WaitEstimator
-from vivace.serve import speech
 from vivace.serve.errors import RefusedError
 from vivace.serve.models.voices import Voices
+from vivace.serve.routes import speech
 from vivace.serve.settings import ModelSpec, ServeSettings
 from vivace.serve.speaking.request import SpeechRequest
 from vivace.serve.streams.admission import Admission

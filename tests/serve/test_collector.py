@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from vivace.serve.collector import collect_less_often
+from vivace.serve.garbage_collection import collect_less_often
 
 
 def test_collector_freezes_objects_and_collects_less_often(

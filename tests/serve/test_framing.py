@@ -14,7 +14,7 @@ from tests.support.raw_http import LIMIT_S, read_all, talk
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
 from tests.support.websocket_client import wait_until
-from vivace.serve import half_close
+from vivace.serve.http import half_close
 from vivace.serve.settings import ServeSettings
 
 SPEECH = {"input": "Hello.", "response_format": "pcm"}
@@ -97,7 +97,7 @@ def test_request_that_is_refused_before_its_body_gets_one_response(
     server: Running, headers: bytes, rest: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The body does not arrive, or is not valid. The connection is closed without another error."""
-    monkeypatch.setattr("vivace.serve.http_protocol.STALL_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("vivace.serve.http.http_protocol.STALL_TIMEOUT_S", 0.2)
     head = b"POST /v1/audio/speech HTTP/1.1\r\nHost: 127.0.0.1\r\n" + headers + b"\r\n"
     with socket.create_connection(("127.0.0.1", server.port), LIMIT_S) as connection:
         connection.sendall(head)

@@ -18,8 +18,8 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from vivace.serve.http_protocol import MAX_UNPARSED, STALL_TIMEOUT_S, TimedHTTP, http_protocol
-from vivace.serve.protocol import NUM_SEND_CHECKS
+from vivace.serve.http.http_protocol import MAX_UNPARSED, STALL_TIMEOUT_S, TimedHTTP, http_protocol
+from vivace.serve.http.protocol import NUM_SEND_CHECKS
 from vivace.serve.settings import ServeSettings
 
 HEAD = b"GET /v1/models HTTP/1.1\r\nhost: 127.0.0.1\r\n"

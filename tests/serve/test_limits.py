@@ -17,14 +17,14 @@ import pytest
 
 from tests.support.project import ROOT
 from vivace.errors import UnknownVoiceError
-from vivace.serve import access, enrol, middleware, response
-from vivace.serve.access import Access
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import RefusedError
+from vivace.serve.http import access, middleware, response
+from vivace.serve.http.access import Access
+from vivace.serve.http.middleware import Middleware, read_headers
 from vivace.serve.input import strict_json
 from vivace.serve.input.recording import decode_audio
 from vivace.serve.input.strict_json import parse_object
-from vivace.serve.middleware import Middleware, read_headers
 from vivace.serve.models import clones, crashes, voices
 from vivace.serve.models.card import Card
 from vivace.serve.models.clones import CloneCache
@@ -33,6 +33,7 @@ from vivace.serve.models.served_model import ServedModel
 from vivace.serve.models.voices import Voices
 from vivace.serve.observability import logs, traces
 from vivace.serve.observability.metrics import Metrics
+from vivace.serve.routes import enrol
 from vivace.serve.settings import ServeSettings
 from vivace.serve.sockets import omni
 from vivace.serve.speaking import request

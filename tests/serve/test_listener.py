@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 
 from vivace.errors import RequestError
-from vivace.serve.listener import Listeners, log_accept_errors
+from vivace.serve.http.listener import Listeners, log_accept_errors
 from vivace.serve.settings import ServeSettings
 
 OUT_OF_FILES = {

@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from tests.support.project import ROOT
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
-from vivace.serve import docs
+from vivace.serve.routes import docs
 from vivace.serve.settings import ServeSettings
 
 SPEECH = "/v1/audio/speech"

@@ -16,9 +16,15 @@ from tests.support.scripted_tts import ScriptedSpeech
 from vivace.backends.cuda_graph.memory import DEFAULT_STREAMS
 from vivace.backends.eager import MAX_STREAMS
 from vivace.errors import EngineError, RequestError
-from vivace.serve import replica as module
+from vivace.serve import ray_replica as module
 from vivace.serve.context import ServeContext
-from vivace.serve.replica import CPU_STREAMS, GPU_STREAMS, DeploymentScale, Replica, read_arguments
+from vivace.serve.ray_replica import (
+    CPU_STREAMS,
+    GPU_STREAMS,
+    DeploymentScale,
+    Replica,
+    read_arguments,
+)
 from vivace.serve.settings import ServeSettings
 
 LIMIT_S = 60.0

@@ -20,7 +20,7 @@ import pytest
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
 from vivace.prompt import Prompt
-from vivace.serve.response import RESET, run_while_connected
+from vivace.serve.http.response import RESET, run_while_connected
 from vivace.serve.settings import ServeSettings
 from vivace.speech import SamplingParams
 

@@ -22,7 +22,7 @@ from tests.support.raw_http import LIMIT_S, read_all, talk
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
 from tests.support.websocket_client import wait_until
-from vivace.serve.response import TRANSPORT
+from vivace.serve.http.response import TRANSPORT
 from vivace.serve.settings import ServeSettings
 
 # Long enough for a well-behaved client on a busy machine.
@@ -106,7 +106,7 @@ def test_stalled_request_is_aborted_before_the_body_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The body is shorter than its length. A client that has sent nothing has the whole timeout."""
-    monkeypatch.setattr("vivace.serve.http_protocol.STALL_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("vivace.serve.http.http_protocol.STALL_TIMEOUT_S", 0.5)
     long = 10 * LIMIT_S
     settings = ServeSettings(port=0, voices=tmp_path, header_timeout_s=long, body_timeout_s=long)
     with running(settings, ScriptedSpeech().load) as server, open_socket(server) as silent:

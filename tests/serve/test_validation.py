@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from vivace.serve.elevenlabs import SpeechQuery
 from vivace.serve.errors import RefusedError
 from vivace.serve.input.validation import read_message
+from vivace.serve.routes.elevenlabs import SpeechQuery
 from vivace.serve.sockets import omni, realtime
 from vivace.serve.sockets.elevenlabs import TextMessage
 

@@ -261,7 +261,7 @@ def test_designed_voice_is_cloned_by_a_base_model(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "vivace.serve.enrol.SAMPLE_FRAMES", 15
+        "vivace.serve.routes.enrol.SAMPLE_FRAMES", 15
     )  # these weights never draw the end of speech
     body = {"name": "granny", "type": "prompt", "prompt": "A warm old lady.", "script_hint": "Hi"}
     made = client.post("/v1/audio/voices", json=body)
@@ -282,7 +282,7 @@ def test_designed_voice_is_cloned_by_a_base_model(
 def test_sample_that_cannot_be_cloned_stores_the_description(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vivace.serve.enrol.SAMPLE_FRAMES", 3)  # a quarter of a second
+    monkeypatch.setattr("vivace.serve.routes.enrol.SAMPLE_FRAMES", 3)  # a quarter of a second
     made = client.post("/v1/audio/voices", json={"name": "brief", "prompt": "A hasty man."})
     assert (made.status_code, made.json()["model"]) == (200, "design")
     shown = client.get("/v1/audio/voices/brief").json()

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from vivace.errors import EngineLostError, TTSError
-from vivace.serve.listener import bind
+from vivace.serve.http.listener import bind
 from vivace.serve.models.crashes import (
     MAX_CRASHES,
     WINDOW_S,

@@ -21,10 +21,10 @@ from pydantic import AliasChoices, Field
 from starlette.websockets import WebSocket
 
 from vivace.live_text import LiveText
-from vivace.serve.bodies import as_base64
 from vivace.serve.context import ServeContext
-from vivace.serve.elevenlabs import NAMES, SpeechFields, SpeechQuery, speech_fields
 from vivace.serve.errors import Failure, RefusedError, describe
+from vivace.serve.http.bodies import as_base64
+from vivace.serve.routes.elevenlabs import NAMES, SpeechFields, SpeechQuery, speech_fields
 from vivace.serve.sockets.omni import ContextId
 from vivace.serve.sockets.session import BROKEN, FULL, POLICY, SocketSession
 from vivace.serve.speaking.alignment import Aligner, as_milliseconds

@@ -22,9 +22,9 @@ from starlette.websockets import WebSocket
 
 from vivace.audio.formats import SpeechFormat
 from vivace.live_text import LiveText
-from vivace.serve.bodies import as_base64, word_as_json
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, FieldNames, RefusedError, describe
+from vivace.serve.http.bodies import as_base64, word_as_json
 from vivace.serve.input.validation import ClientInput, read_message
 from vivace.serve.sockets.session import BROKEN, SocketSession
 from vivace.serve.speaking.request import LATER, SpeechRequest

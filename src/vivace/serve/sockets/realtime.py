@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, AliasChoices, AliasPath, ConfigDict, Field, TypeAdapter
 from starlette.websockets import WebSocket
 
-from vivace.serve.bodies import as_base64
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, FieldNames, RefusedError, describe
+from vivace.serve.http.bodies import as_base64
 from vivace.serve.input.validation import ClientInput, read_message
 from vivace.serve.sockets.session import SocketSession
 from vivace.serve.speaking.request import LATER, SpeechRequest, VoiceName

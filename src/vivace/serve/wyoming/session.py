@@ -30,8 +30,8 @@ from wyoming.tts import SynthesizeStopped
 from vivace.live_text import LiveText
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, RefusedError, describe
+from vivace.serve.http.protocol import CLOSE_TIMEOUT_S, num_unsent
 from vivace.serve.input.validation import UNKNOWN_TYPE, read_message
-from vivace.serve.protocol import CLOSE_TIMEOUT_S, num_unsent
 from vivace.serve.speaking.request import LATER, SpeechRequest
 from vivace.serve.speaking.session import Session
 from vivace.serve.speaking.speak import SpeechReport, SpeechSink, Words, prepare, speak

@@ -14,9 +14,9 @@ from websockets.http11 import Response
 from websockets.typing import StatusLike
 
 from vivace.serve.errors import Failure
-from vivace.serve.middleware import new_request_id
+from vivace.serve.http.middleware import new_request_id
+from vivace.serve.http.protocol import CLOSE_TIMEOUT_S, SendTimeout, error_response
 from vivace.serve.peers import PeerConnections
-from vivace.serve.protocol import CLOSE_TIMEOUT_S, SendTimeout, error_response
 from vivace.serve.settings import ServeSettings
 
 NOT_UTF8, TOO_BIG = 1007, 1009  # close codes

@@ -24,7 +24,6 @@ from vivace.serve.errors import RefusedError
 from vivace.serve.input.recording import decode_audio
 from vivace.serve.input.strict_json import check_text, read_json
 from vivace.serve.input.validation import ClientInput
-from vivace.serve.lists import find_voices, no_such_voice
 from vivace.serve.models.served_model import ServedModel
 from vivace.serve.models.voices import (
     MAX_DESCRIPTION_CHARS,
@@ -33,7 +32,8 @@ from vivace.serve.models.voices import (
     ListedVoice,
     write_description,
 )
-from vivace.serve.schema import request_body
+from vivace.serve.routes.lists import find_voices, no_such_voice
+from vivace.serve.routes.openapi import request_body
 from vivace.serve.settings import ServeSettings
 from vivace.voices.voice import MAX_NOTE, MAX_REF_TEXT, Voice, check_voice_name
 

@@ -16,11 +16,11 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from vivace.serve.errors import Failure
-from vivace.serve.half_close import HalfClose
-from vivace.serve.middleware import OVER_LIMIT
+from vivace.serve.http.half_close import HalfClose
+from vivace.serve.http.middleware import OVER_LIMIT
+from vivace.serve.http.protocol import CLOSE_TIMEOUT_S, SendTimeout, error_response
+from vivace.serve.http.response import TRANSPORT
 from vivace.serve.peers import PeerConnections
-from vivace.serve.protocol import CLOSE_TIMEOUT_S, SendTimeout, error_response
-from vivace.serve.response import TRANSPORT
 from vivace.serve.settings import ServeSettings
 
 HEALTH_CONNECTIONS = 64  # beyond each limit on connections; served on /health only

@@ -19,9 +19,9 @@ from urllib.parse import quote
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from vivace.serve.bodies import SpeechBody
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import describe
+from vivace.serve.http.bodies import SpeechBody
 from vivace.serve.speaking.request import SpeechRequest
 from vivace.serve.speaking.speak import SpeechReport, SpeechSink, Words, speak
 

@@ -19,8 +19,8 @@ from vivace.audio.formats import SPEECH_FORMATS, SpeechFormat
 from vivace.errors import AudioError
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import RefusedError
-from vivace.serve.response import PROVENANCE
-from vivace.serve.schema import BINARY, audio_response
+from vivace.serve.http.response import PROVENANCE
+from vivace.serve.routes.openapi import BINARY, audio_response
 from vivace.serve.speaking.request import SampleRate
 from vivace.serve.streams.encoders import SpeechEncoder
 

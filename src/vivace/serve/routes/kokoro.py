@@ -15,12 +15,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from vivace.audio.formats import FORMATS
-from vivace.serve.bodies import JsonLines, as_base64
 from vivace.serve.context import ServeContext
+from vivace.serve.http.bodies import JsonLines, as_base64
+from vivace.serve.http.response import SpeechResponse
 from vivace.serve.input.strict_json import read_json
 from vivace.serve.input.validation import ClientInput
-from vivace.serve.response import SpeechResponse
-from vivace.serve.schema import json_response, request_body
+from vivace.serve.routes.openapi import json_response, request_body
 from vivace.serve.speaking.request import SpeechRequest
 from vivace.serve.speaking.speak import Words
 from vivace.speech import Word

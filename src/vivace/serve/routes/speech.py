@@ -10,12 +10,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from vivace.audio.formats import SPEECH_FORMATS
-from vivace.serve.bodies import EventBody
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import RefusedError
+from vivace.serve.http.bodies import EventBody
+from vivace.serve.http.response import SpeechResponse
 from vivace.serve.input.strict_json import read_json
-from vivace.serve.response import SpeechResponse
-from vivace.serve.schema import audio_response, request_body
+from vivace.serve.routes.openapi import audio_response, request_body
 from vivace.serve.speaking.request import SpeechRequest
 from vivace.serve.streams.admission import SPEECH_PATH
 from vivace.serve.streams.encoders import missing_formats

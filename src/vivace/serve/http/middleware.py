@@ -19,9 +19,9 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from vivace.serve.access import Access, route_path
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, RefusedError, describe
+from vivace.serve.http.access import Access, route_path
 from vivace.serve.observability.logs import FIELDS
 from vivace.serve.observability.metrics import Metrics
 from vivace.serve.observability.traces import RequestTrace

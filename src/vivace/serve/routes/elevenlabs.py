@@ -16,15 +16,15 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from vivace.serve.bodies import JsonLines, as_base64
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import RefusedError, with_field_names
+from vivace.serve.http.bodies import JsonLines, as_base64
+from vivace.serve.http.response import SpeechResponse
 from vivace.serve.input.strict_json import read_json
 from vivace.serve.input.validation import ClientInput
-from vivace.serve.lists import find_voices, no_such_voice
 from vivace.serve.models.voices import ListedVoice
-from vivace.serve.response import SpeechResponse
-from vivace.serve.schema import audio_response, json_response, request_body
+from vivace.serve.routes.lists import find_voices, no_such_voice
+from vivace.serve.routes.openapi import audio_response, json_response, request_body
 from vivace.serve.speaking.alignment import Aligner, as_seconds
 from vivace.serve.speaking.request import SpeechRequest
 from vivace.serve.speaking.speak import Words

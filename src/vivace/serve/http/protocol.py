@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from vivace.serve.errors import Failure
-from vivace.serve.middleware import new_request_id
+from vivace.serve.http.middleware import new_request_id
 from vivace.serve.peers import PeerConnections
 from vivace.serve.settings import ServeSettings
 

@@ -1,0 +1,1 @@
+"""The HTTP routes; each module defines `routes(context)`."""

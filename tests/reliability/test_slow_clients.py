@@ -1,7 +1,7 @@
 """G4: slow clients are aborted in time, and other clients are not delayed.
 
 The control is a server without timeouts: the same check finds all slow clients still connected.
-`tests/serve/test_timeouts.py` tests each timeout alone.
+`tests/serve/http/test_timeouts.py` tests each timeout alone.
 """
 
 from __future__ import annotations

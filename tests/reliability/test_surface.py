@@ -2,7 +2,7 @@
 
 The routes come from the router, so that new routes are tested too. The controls are a server
 without the middleware, servers with a wrong check, and a process with an extra listener.
-`tests/serve/test_access.py` tests spellings of keys and paths.
+`tests/serve/http/test_access.py` tests spellings of keys and paths.
 """
 
 from __future__ import annotations

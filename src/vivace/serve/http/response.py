@@ -82,7 +82,7 @@ class SpeechResponse(Response, SpeechSink):
 
     async def fail(self, error: Exception) -> None:
         if not self._is_started:
-            raise error  # `app.py` makes it a response
+            raise error  # `serve/app.py` makes it a response
         failure = describe(error)
         log.warning(  # the message of a client error may quote the text
             "speech failed after its first audio: %s",

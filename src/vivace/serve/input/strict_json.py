@@ -29,7 +29,7 @@ NO_MARKS = re.compile(r"[^\[\]{},]+")
 
 
 async def read_json(request: Request) -> dict[str, Any]:
-    """The JSON object in a request's body. `middleware.py` bounds its size."""
+    """The JSON object in a request's body. `http/middleware.py` bounds its size."""
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if not (
         kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))

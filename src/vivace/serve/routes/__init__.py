@@ -1,1 +1,1 @@
-"""The HTTP routes; each module defines `routes(context)`."""
+"""The HTTP routes, a module for each API, and their OpenAPI description."""

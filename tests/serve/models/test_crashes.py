@@ -346,7 +346,7 @@ def test_lost_device_restarts_the_process_with_its_crash_state(
 SCRIPT = """
 import os, sys
 sys.path.insert(0, {tests!r})
-from tests.serve import test_crashes
+from tests.serve.models import test_crashes
 from vivace.cli import main, serve
 from vivace.serve.models.registry import ModelRegistry
 if serve.CRASH_STATE not in os.environ:

@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.serve.test_voices import WAV, create, ids, speak
+from tests.serve.models.test_voices import WAV, create, ids, speak
 from tests.support.serving import Running, running
 from vivace.serve.models.served_model import ModelEntry
 from vivace.serve.models.voices import Voices

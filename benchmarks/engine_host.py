@@ -43,7 +43,7 @@ from vivace.engine.limits import EngineLimits
 from vivace.engine.stream import Stream
 from vivace.engine.utterance_steps import Wait
 from vivace.engine.worker import EngineWorker
-from vivace.serve.collector import collect_less_often
+from vivace.serve.garbage_collection import collect_less_often
 from vivace.tts import TTS
 
 TEXT = "The river babbled inanely to itself, and nobody came to see it any more."

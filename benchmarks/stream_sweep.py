@@ -42,7 +42,7 @@ from vivace.cli.bench.machine import machine
 from vivace.engine.engine import Engine
 from vivace.engine.limits import PACES, EngineLimits, Pace, Profile
 from vivace.engine.loaded import LoadedCheckpoint, Runtime
-from vivace.serve.collector import collect_less_often
+from vivace.serve.garbage_collection import collect_less_often
 from vivace.tts import TTS
 
 GRAPHS = "vivace.backends.cuda_graph"

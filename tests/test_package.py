@@ -35,6 +35,22 @@ LAYERS = {
     "cli": 8,
     "__main__": 9,
 }  # fmt: skip
+# The parts of `serve`: its packages, and the modules beside them. The same rule applies to them.
+SERVE_LAYERS = {
+    "errors": 0, "settings": 0, "peers": 0, "garbage_collection": 0,
+    "setting_sources": 1, "observability": 1, "input": 1,
+    "models": 2,
+    "streams": 3,
+    "context": 4,
+    "speaking": 5,
+    "http": 6,
+    "routes": 7, "page": 7,
+    "sockets": 8, "wyoming": 8,
+    "app": 9,
+    "server": 10,
+    "processes": 11, "ray_replica": 11,
+    "ray_app": 12,
+}  # fmt: skip
 WITHIN_LOWEST_LAYER = {
     ("speech", "errors"),
     ("live_text", "errors"),
@@ -132,6 +148,28 @@ def top_level(module: str) -> str:
     return module.split(".")[1] if "." in module else ""
 
 
+def part_of_server(module: str) -> str:
+    """The package or module directly in `vivace.serve` that contains `module`; empty elsewhere."""
+    names = module.split(".")
+    return names[2] if names[:2] == ["vivace", "serve"] and len(names) > 2 else ""
+
+
+def find_breaches_in_server(name: str, source: str, known: Container[str]) -> list[str]:
+    """The imports of the module `name` from other parts of the server that are not lower."""
+    modules = imported_modules(parse(source), known)
+    return [
+        f"{name} imports {module}"
+        for module in modules
+        if not may_import_in_server(part_of_server(name), part_of_server(module))
+    ]
+
+
+def may_import_in_server(importer: str, imported: str) -> bool:
+    if importer == imported or not importer or not imported:
+        return True
+    return SERVE_LAYERS[imported] < SERVE_LAYERS[importer]
+
+
 def find_breaches(name: str, source: str) -> list[str]:
     """The forbidden imports of the module `name`."""
     breaches = []
@@ -210,6 +248,39 @@ def test_modules_import_only_lower_layers_and_own_package() -> None:
         breach for name, source in sources.items() for breach in find_breaches(name, source)
     ]
     assert breaches == []
+
+
+def test_every_part_of_the_server_has_a_layer() -> None:
+    parts = {part_of_server(module_name(path)) for path in MODULES} - {""}
+    assert parts == SERVE_LAYERS.keys()
+
+
+def test_parts_of_the_server_import_only_lower_parts() -> None:
+    sources = {module_name(path): path.read_text() for path in MODULES}
+    breaches = [
+        breach
+        for name, source in sources.items()
+        for breach in find_breaches_in_server(name, source, sources)
+    ]
+    assert breaches == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from vivace.serve.context import ServeContext",
+        "from vivace.serve.speaking import speak",
+        "from vivace.serve import context",
+        "import vivace.serve.context",
+        "def late():\n    from vivace.serve.speaking.speak import speak",
+        "if TYPE_CHECKING:\n    from vivace.serve.context import ServeContext",
+    ],
+)
+def test_import_of_higher_part_of_the_server_is_detected(source: str) -> None:
+    known = {module_name(path) for path in MODULES}
+    found = find_breaches_in_server("vivace.serve.streams.active", source, known)
+    assert len(found) == 1
+    assert find_breaches_in_server("vivace.serve.app", source, known) == []
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 from reference.markdown import code, page, sentence, table
 from vivace.serve.app import create_app
 from vivace.serve.context import ServeContext
-from vivace.serve.docs import SOCKETS
+from vivace.serve.routes.docs import SOCKETS
 from vivace.serve.setting_sources import resolve_settings
 
 INTRODUCTION = """\

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.project import ROOT
-from vivace.serve.replica import read_arguments
+from vivace.serve.ray_replica import read_arguments
 
 yaml = pytest.importorskip("yaml", reason="no PyYAML")
 

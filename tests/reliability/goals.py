@@ -39,7 +39,7 @@ GOALS = (
     Goal(
         "G2",
         "load",
-        (f"{SERVE}/test_speech_load.py",),
+        (f"{SERVE}/streams/test_load.py",),
         ("test_underrun_check_detects_a_pause",),
         is_timed=True,
     ),
@@ -67,8 +67,8 @@ GOALS = (
             f"{HERE}/test_fuzz_http.py",
             f"{HERE}/test_fuzz_sockets.py",
             f"{HERE}/test_api_schema.py",
-            f"{SERVE}/test_request.py",
-            f"{SERVE}/test_strict_json.py",
+            f"{SERVE}/speaking/test_request.py",
+            f"{SERVE}/input/test_strict_json.py",
             f"{SERVE}/sockets/test_session.py",
             f"{SERVE}/wyoming/test_session.py",
         ),
@@ -113,7 +113,7 @@ GOALS = (
         (
             f"{HERE}/test_server_faults.py",
             f"{HERE}/test_hung_backend.py",
-            f"{SERVE}/test_crashes.py",
+            f"{SERVE}/models/test_crashes.py",
             "tests/engine/test_engine_faults.py",
         ),
         (

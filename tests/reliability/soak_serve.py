@@ -22,7 +22,7 @@ from unittest.mock import patch
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from vivace.cli.main import main
 from vivace.serve.server import Server
-from vivace.serve.streams import Streams
+from vivace.serve.streams.active import Streams
 
 LEAKED_BYTES = 16_384  # leaked per speech
 LEAK_EVERY = 10  # speeches per leaked file, thread and task

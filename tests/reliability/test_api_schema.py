@@ -21,7 +21,7 @@ from schemathesis.generation import GenerationMode
 from tests.support.figures import record
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
-from vivace.serve import speech as speech_module
+from vivace.serve.routes import speech as speech_module
 from vivace.serve.settings import ServeSettings
 
 FEW = settings(

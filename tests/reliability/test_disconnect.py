@@ -33,10 +33,10 @@ from tests.support.websocket_client import wait_until
 from vivace.backends.base import Frames, Samples, Slot
 from vivace.engine.worker import EngineWorker
 from vivace.prompt import Prompt
-from vivace.serve import response as response_module
-from vivace.serve import session as session_module
-from vivace.serve.half_close import POLL_S, PROBE_AFTER_S
+from vivace.serve.http import response as response_module
+from vivace.serve.http.half_close import POLL_S, PROBE_AFTER_S
 from vivace.serve.settings import ServeSettings
+from vivace.serve.speaking import session as session_module
 from vivace.speech import SamplingParams
 
 PEER = 3  # a seed

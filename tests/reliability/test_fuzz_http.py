@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 from tests.support.figures import record
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
-from vivace.serve.middleware import Middleware
+from vivace.serve.http.middleware import Middleware
 from vivace.serve.settings import ServeSettings
 
 ANSWER_S = 60.0  # generous; the goal's own limit in a run by hand

@@ -22,8 +22,8 @@ from tests.support.serving import Running, running
 from tests.support.websocket_client import connected, wait_until
 from vivace import TTS
 from vivace.backends.base import Frames, Slot
+from vivace.serve.models.watchdog import Watchdog
 from vivace.serve.settings import ModelSpec, ServeSettings
-from vivace.serve.watchdog import Watchdog
 
 LIMIT_S = 60.0
 ENDLESS = {"seed": 1, "max_new_tokens": 1_000_000}

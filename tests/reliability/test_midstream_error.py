@@ -27,7 +27,7 @@ from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
 from vivace.errors import NumericError
 from vivace.serve.settings import ServeSettings
-from vivace.serve.speak import OpenStream, PreparedSpeech, SpeechReport, SpeechSink, Words
+from vivace.serve.speaking.speak import OpenStream, PreparedSpeech, SpeechReport, SpeechSink, Words
 
 NUM_FRAMES = 40
 FRAME_BYTES = 1_920 * 2

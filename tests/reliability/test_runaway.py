@@ -1,7 +1,7 @@
 """G11: runaway speech is ended in time, and every protocol reports an error.
 
 Two kinds: repeated codes (a stall), and speech beyond its frame budget. The retry of a whole speech
-is in `tests/serve/test_response.py`, what counts as a stall in
+is in `tests/serve/http/test_response.py`, what counts as a stall in
 `tests/engine/test_guard.py`. The control is a server without the guard.
 """
 

@@ -5,7 +5,8 @@ row; a fault of a call fails all streams in it. Afterwards the server is ready, 
 resources. The controls end a failed speech cleanly, or never recover.
 
 Tested elsewhere: hung backends (`test_hung_backend.py`), crashes and lost devices
-(`tests/serve/test_crashes.py`), single calls of the backend (`tests/engine/test_engine_faults.py`),
+(`tests/serve/models/test_crashes.py`), single calls of the backend
+(`tests/engine/test_engine_faults.py`),
 decoder processes that are killed, hang or return wrong data (`tests/audio/test_sandbox.py`),
 SIGTERM (`test_drain_load.py`).
 """

@@ -1,7 +1,7 @@
 """G4: slow clients are aborted in time, and other clients are not delayed.
 
 The control is a server without timeouts: the same check finds all slow clients still connected.
-`tests/serve/test_timeouts.py` tests each timeout alone.
+`tests/serve/http/test_timeouts.py` tests each timeout alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
 from tests.support.websocket_client import wait_until
 from vivace.serve import server as server_module
-from vivace.serve.listener import bind
+from vivace.serve.http.listener import bind
 from vivace.serve.settings import ServeSettings
 
 NEVER_S = 10_000.0

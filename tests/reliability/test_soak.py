@@ -23,7 +23,7 @@ from tests.support.resource_counts import ResourceCounts, find_leaks
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
 from vivace.serve.settings import ServeSettings
-from vivace.serve.streams import Streams
+from vivace.serve.streams.active import Streams
 
 QUICK = sorted(set(KINDS) - {"slow_headers"})  # waits for a timeout
 NUM_SLOW = 10_000  # conversations

@@ -2,7 +2,7 @@
 
 The routes come from the router, so that new routes are tested too. The controls are a server
 without the middleware, servers with a wrong check, and a process with an extra listener.
-`tests/serve/test_access.py` tests spellings of keys and paths.
+`tests/serve/http/test_access.py` tests spellings of keys and paths.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from tests.support.figures import record
 from tests.support.raw_http import talk
 from tests.support.scripted_tts import ScriptedSpeech
 from tests.support.serving import Running, running
-from vivace.serve import access, app
+from vivace.serve import app
+from vivace.serve.http import access
 from vivace.serve.settings import ServeSettings
 
 KEY = "s3cret"

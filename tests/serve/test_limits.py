@@ -17,34 +17,27 @@ import pytest
 
 from tests.support.project import ROOT
 from vivace.errors import UnknownVoiceError
-from vivace.serve import (
-    access,
-    clones,
-    crashes,
-    enrol,
-    logs,
-    middleware,
-    otel,
-    request,
-    response,
-    strict_json,
-    voices,
-)
-from vivace.serve.access import Access
-from vivace.serve.card import Card
-from vivace.serve.clones import CloneCache
 from vivace.serve.context import ServeContext
-from vivace.serve.crashes import CrashLog, Quarantine
 from vivace.serve.errors import RefusedError
-from vivace.serve.metrics import Metrics
-from vivace.serve.middleware import Middleware, read_headers
-from vivace.serve.recording import decode_audio
-from vivace.serve.request import SpeechRequest
-from vivace.serve.served_model import ServedModel
+from vivace.serve.http import access, middleware, response
+from vivace.serve.http.access import Access
+from vivace.serve.http.middleware import Middleware, read_headers
+from vivace.serve.input import strict_json
+from vivace.serve.input.recording import decode_audio
+from vivace.serve.input.strict_json import parse_object
+from vivace.serve.models import clones, crashes, voices
+from vivace.serve.models.card import Card
+from vivace.serve.models.clones import CloneCache
+from vivace.serve.models.crashes import CrashLog, Quarantine
+from vivace.serve.models.served_model import ServedModel
+from vivace.serve.models.voices import Voices
+from vivace.serve.observability import logs, traces
+from vivace.serve.observability.metrics import Metrics
+from vivace.serve.routes import enrol
 from vivace.serve.settings import ServeSettings
 from vivace.serve.sockets import omni
-from vivace.serve.strict_json import parse_object
-from vivace.serve.voices import Voices
+from vivace.serve.speaking import request
+from vivace.serve.speaking.request import SpeechRequest
 from vivace.voices.library import VoiceLibrary
 from vivace.voices.voice import Voice
 
@@ -357,11 +350,11 @@ def test_strikes_are_kept_up_to_the_limit_and_the_oldest_is_forgotten() -> None:
 
 
 def test_turns_of_a_trace_are_kept_up_to_the_limit_and_all_are_counted() -> None:
-    trace = otel.SpeechTrace(cast(Any, None))
-    for number in range(1, otel.MAX_TURNS + 2):
+    trace = traces.SpeechTrace(cast(Any, None))
+    for number in range(1, traces.MAX_TURNS + 2):
         trace.note(cast(Any, SimpleNamespace()))
-        assert len(trace._turns) == min(number, otel.MAX_TURNS)
-    assert trace._num_turns == otel.MAX_TURNS + 1
+        assert len(trace._turns) == min(number, traces.MAX_TURNS)
+    assert trace._num_turns == traces.MAX_TURNS + 1
 
 
 @pytest.mark.parametrize("extra", [0, 1])

@@ -18,12 +18,13 @@ from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
 from tests.support.websocket_client import OMNI, SocketClient, audio, connected
 from vivace.live_text import LiveText
-from vivace.serve import enrol, http_protocol, middleware, websocket_protocol
 from vivace.serve.errors import RefusedError
+from vivace.serve.http import http_protocol, middleware, websocket_protocol
+from vivace.serve.routes import enrol
 from vivace.serve.settings import ServeSettings
 from vivace.serve.sockets import elevenlabs, realtime, session
 from vivace.serve.sockets.session import SocketSession
-from vivace.serve.utterance_queue import MAX_UTTERANCES, Speech, UtteranceQueue
+from vivace.serve.speaking.utterance_queue import MAX_UTTERANCES, Speech, UtteranceQueue
 from vivace.serve.wyoming import frames
 
 NUM_FRAMES = 3

@@ -11,8 +11,8 @@ import pytest
 from tests.support.project import ROOT
 from vivace.cli.parser import build_parser
 from vivace.errors import RequestError
-from vivace.serve.metrics import Metrics
-from vivace.serve.model_registry import ModelRegistry
+from vivace.serve.models.registry import ModelRegistry
+from vivace.serve.observability.metrics import Metrics
 from vivace.serve.setting_sources import resolve_settings, unknown_variables
 from vivace.serve.settings import ModelSpec, ServeSettings, public_name, setting_names
 
@@ -203,7 +203,7 @@ def test_weights_setting_is_passed_to_the_loader(monkeypatch: pytest.MonkeyPatch
         seen.append(weights)
         return SimpleNamespace(lexicon=None)
 
-    monkeypatch.setattr("vivace.serve.model_registry.TTS.load", load)
+    monkeypatch.setattr("vivace.serve.models.registry.TTS.load", load)
     for environment in ({}, {"VIVACE_WEIGHTS": "fp8"}):
         settings = resolve_settings({}, environment)
         ModelRegistry(settings, Metrics())._load_tts(settings.models[0])

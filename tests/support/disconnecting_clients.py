@@ -21,7 +21,7 @@ from websockets.exceptions import WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
 from tests.support.serving import Running
-from vivace.serve.response import RESET
+from vivace.serve.http.response import RESET
 
 TIMEOUT_S = 60.0
 ENDLESS = 14  # a seed, where a protocol has one

@@ -17,9 +17,9 @@ from vivace.cli.server_messages import ServerMessages
 from vivace.cli.server_options import HTTP_ONLY
 from vivace.cli.streams import printable
 from vivace.errors import EngineLostError, RequestError, TTSError, install_command
-from vivace.serve.collector import collect_less_often
-from vivace.serve.listener import Listeners
-from vivace.serve.logs import log_to_stderr, show_events
+from vivace.serve.garbage_collection import collect_less_often
+from vivace.serve.http.listener import Listeners
+from vivace.serve.observability.logs import log_to_stderr, show_events
 from vivace.serve.processes.worker_count import count_workers
 from vivace.serve.setting_sources import resolve_settings, unknown_variables
 from vivace.serve.settings import ServeSettings, public_name, setting_names
@@ -96,7 +96,7 @@ def _run(
     context: ServeContext, messages: ServerMessages, listeners: Listeners, *, has_http: bool
 ) -> int:
     """Serve until stopped. If the device is lost, replace this process by a new one."""
-    from vivace.serve import crashes
+    from vivace.serve.models import crashes
     from vivace.serve.server import Server
 
     recovery = context.models.recovery

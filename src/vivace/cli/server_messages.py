@@ -10,7 +10,7 @@ from typing import Any
 
 from vivace.cli.streams import print_stderr, printable
 from vivace.errors import TTSError, counted
-from vivace.serve.logs import FIELDS
+from vivace.serve.observability.logs import FIELDS
 from vivace.serve.settings import ServeSettings
 
 log = logging.getLogger(__name__)

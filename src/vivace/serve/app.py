@@ -19,13 +19,14 @@ from starlette.routing import Match, Route, WebSocketRoute
 
 from vivace._version import __version__
 from vivace.errors import TTSError
-from vivace.serve import docs, elevenlabs, encode, enrol, health, kokoro, lists, sockets, speech
+from vivace.serve import sockets
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, describe
-from vivace.serve.middleware import Middleware
+from vivace.serve.http.middleware import Middleware
+from vivace.serve.input.validation import violated_rule
 from vivace.serve.page import page
-from vivace.serve.schema import describe_api
-from vivace.serve.validation import violated_rule
+from vivace.serve.routes import docs, elevenlabs, encode, enrol, health, kokoro, lists, speech
+from vivace.serve.routes.openapi import describe_api
 from vivace.speech import MAX_SHOWN, shown
 
 ROUTES: tuple[Callable[[ServeContext], APIRouter], ...] = (

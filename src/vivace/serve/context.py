@@ -13,16 +13,16 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from vivace.mark.marking import NO_MARKING, Marking
-from vivace.serve.admission import Admission
-from vivace.serve.clones import CloneCache
-from vivace.serve.gauges import CountedThreads
-from vivace.serve.metrics import Metrics
-from vivace.serve.model_registry import ModelRegistry
-from vivace.serve.models import Models
-from vivace.serve.otel import Traces
+from vivace.serve.models.clones import CloneCache
+from vivace.serve.models.configured import Models
+from vivace.serve.models.registry import ModelRegistry
+from vivace.serve.observability.metrics import Metrics
+from vivace.serve.observability.threads import CountedThreads
+from vivace.serve.observability.traces import Traces
 from vivace.serve.peers import Peers
 from vivace.serve.settings import ModelSpec, ServeSettings
-from vivace.serve.streams import Streams
+from vivace.serve.streams.active import Streams
+from vivace.serve.streams.admission import Admission
 from vivace.tts import TTS
 
 

@@ -15,7 +15,7 @@ from ray import serve
 from ray.serve.config import AutoscalingConfig, BackpressureConfig
 
 from vivace.serve.context import ServeContext
-from vivace.serve.replica import DEFAULTS, DeploymentScale, Replica, read_arguments
+from vivace.serve.ray_replica import DEFAULTS, DeploymentScale, Replica, read_arguments
 from vivace.serve.setting_sources import resolve_settings
 
 RETRY_S = 1.0

@@ -17,10 +17,10 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from vivace.errors import RequestError, TTSError
 from vivace.serve.app import create_app
 from vivace.serve.context import ServeContext
-from vivace.serve.gauges import CountedThreads
-from vivace.serve.http_protocol import http_protocol
-from vivace.serve.listener import Listeners, address, log_accept_errors
-from vivace.serve.websocket_protocol import websocket_protocol
+from vivace.serve.http.http_protocol import http_protocol
+from vivace.serve.http.listener import Listeners, address, log_accept_errors
+from vivace.serve.http.websocket_protocol import websocket_protocol
+from vivace.serve.observability.threads import CountedThreads
 
 if TYPE_CHECKING:
     from vivace.serve.wyoming.server import WyomingServer

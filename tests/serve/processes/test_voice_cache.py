@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import Any
 
-from vivace.serve.clones import MAX_CLONES
+from vivace.serve.models.clones import MAX_CLONES
 from vivace.serve.processes.engine_clients import VoiceCache
 
 

@@ -22,11 +22,11 @@ from websockets.frames import Frame, Opcode
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
 from tests.support.websocket_client import OMNI, SocketClient, audio, connected, types, wait_until
-from vivace.serve import session as base_session
-from vivace.serve import utterance_queue
-from vivace.serve.encoders import SpeechEncoder
 from vivace.serve.settings import ServeSettings
 from vivace.serve.sockets import session
+from vivace.serve.speaking import session as base_session
+from vivace.serve.speaking import utterance_queue
+from vivace.serve.streams.encoders import SpeechEncoder
 
 REALTIME = "/v1/realtime"
 ELEVENLABS = "/v1/text-to-speech/alloy/stream-input?output_format=pcm_24000"

@@ -22,7 +22,7 @@ from vivace.cli.progress import ProgressLine
 from vivace.cli.request import load_model
 from vivace.cli.streams import STDOUT_PATHS, print_json, print_stdout
 from vivace.errors import RequestError
-from vivace.serve.collector import collect_less_often
+from vivace.serve.garbage_collection import collect_less_often
 from vivace.tts import TTS
 
 SERVER_STREAMS = 32

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 from vivace.remote.host import HostedConnection
 from vivace.remote.wire import Fields
-from vivace.serve.clones import MAX_CLONES
-from vivace.serve.crashes import Quarantine
-from vivace.serve.model_registry import ModelRegistry
+from vivace.serve.models.clones import MAX_CLONES
+from vivace.serve.models.crashes import Quarantine
+from vivace.serve.models.registry import ModelRegistry
 from vivace.voices.voice import Voice
 
 QUIET_METHODS = ("begin", "end")  # wait for another call or for the next publication of the load

@@ -23,11 +23,11 @@ from vivace.errors import EngineLostError, TTSError
 from vivace.remote.engine_figures import EngineFigures
 from vivace.remote.host import HostedConnection, LoadedCheckpoint, enroll_recording
 from vivace.remote.wire import Fields, Kind
-from vivace.serve import crashes
-from vivace.serve.collector import collect_less_often
-from vivace.serve.logs import log_to_stderr, show_events
-from vivace.serve.metrics import Metrics, TurnMetrics
-from vivace.serve.model_registry import ModelRegistry
+from vivace.serve.garbage_collection import collect_less_often
+from vivace.serve.models import crashes
+from vivace.serve.models.registry import ModelRegistry
+from vivace.serve.observability.logs import log_to_stderr, show_events
+from vivace.serve.observability.metrics import Metrics, TurnMetrics
 from vivace.serve.processes.control import (
     FAILED,
     GAVE_UP,

@@ -18,14 +18,14 @@ from vivace.errors import ClosedError, EngineError, TTSError
 from vivace.remote.checkpoint import RemoteCheckpoint, open_lexicon
 from vivace.remote.client import RESTARTING, EngineLink, RemoteEngine
 from vivace.remote.wire import Kind
-from vivace.serve.card import Card
-from vivace.serve.crashes import Quarantine
-from vivace.serve.gauges import watch_models
-from vivace.serve.metrics import Metrics
-from vivace.serve.models import Models
+from vivace.serve.models.card import Card
+from vivace.serve.models.configured import Models
+from vivace.serve.models.crashes import Quarantine
+from vivace.serve.models.gauges import watch_models
+from vivace.serve.models.recovery import Recovery
+from vivace.serve.models.served_model import ModelEntry, ServedModel
+from vivace.serve.observability.metrics import Metrics
 from vivace.serve.processes.shared_counts import WorkerCounts
-from vivace.serve.recovery import Recovery
-from vivace.serve.served_model import ModelEntry, ServedModel
 from vivace.serve.settings import ServeSettings
 from vivace.tts import TTS
 

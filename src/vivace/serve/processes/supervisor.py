@@ -21,8 +21,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from vivace.errors import EngineLostError, TTSError
-from vivace.serve.crashes import MAX_CRASHES, WINDOW_S, CrashLog, Quarantine, dump_state, load_state
-from vivace.serve.listener import bind
+from vivace.serve.http.listener import bind
+from vivace.serve.models.crashes import (
+    MAX_CRASHES,
+    WINDOW_S,
+    CrashLog,
+    Quarantine,
+    dump_state,
+    load_state,
+)
 from vivace.serve.processes.child import Child, child_command
 from vivace.serve.processes.control import (
     ENGINE,

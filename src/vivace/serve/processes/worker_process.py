@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from vivace.errors import TTSError
-from vivace.serve.collector import collect_less_often
 from vivace.serve.context import ServeContext
-from vivace.serve.logs import log_to_stderr, show_events
-from vivace.serve.metrics import Metrics
+from vivace.serve.garbage_collection import collect_less_often
+from vivace.serve.observability.logs import log_to_stderr, show_events
+from vivace.serve.observability.metrics import Metrics
 from vivace.serve.processes.control import FAILED, Assignment, ControlChannel, Values
 from vivace.serve.processes.remote_models import RemoteLock, RemoteModels
 from vivace.serve.processes.shared_counts import SharedCounts, WorkerCounts

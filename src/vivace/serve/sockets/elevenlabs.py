@@ -21,15 +21,15 @@ from pydantic import AliasChoices, Field
 from starlette.websockets import WebSocket
 
 from vivace.live_text import LiveText
-from vivace.serve.alignment import Aligner, as_milliseconds
-from vivace.serve.bodies import as_base64
 from vivace.serve.context import ServeContext
-from vivace.serve.elevenlabs import NAMES, SpeechFields, SpeechQuery, speech_fields
 from vivace.serve.errors import Failure, RefusedError, describe
-from vivace.serve.request import LATER, SpeechRequest
+from vivace.serve.http.bodies import as_base64
+from vivace.serve.routes.elevenlabs import NAMES, SpeechFields, SpeechQuery, speech_fields
 from vivace.serve.sockets.omni import ContextId
 from vivace.serve.sockets.session import BROKEN, FULL, POLICY, SocketSession
-from vivace.serve.speak import PreparedSpeech, SpeechReport, SpeechSink, Words, prepare
+from vivace.serve.speaking.alignment import Aligner, as_milliseconds
+from vivace.serve.speaking.request import LATER, SpeechRequest
+from vivace.serve.speaking.speak import PreparedSpeech, SpeechReport, SpeechSink, Words, prepare
 from vivace.speech import Word
 
 MAX_CONTEXTS = 8  # per connection

@@ -22,14 +22,14 @@ from starlette.websockets import WebSocket
 
 from vivace.audio.formats import SpeechFormat
 from vivace.live_text import LiveText
-from vivace.serve.bodies import as_base64, word_as_json
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, FieldNames, RefusedError, describe
-from vivace.serve.request import LATER, SpeechRequest
+from vivace.serve.http.bodies import as_base64, word_as_json
+from vivace.serve.input.validation import ClientInput, read_message
 from vivace.serve.sockets.session import BROKEN, SocketSession
-from vivace.serve.speak import PreparedSpeech, SpeechReport, SpeechSink, Words, prepare
-from vivace.serve.utterance_queue import UtteranceQueue
-from vivace.serve.validation import ClientInput, read_message
+from vivace.serve.speaking.request import LATER, SpeechRequest
+from vivace.serve.speaking.speak import PreparedSpeech, SpeechReport, SpeechSink, Words, prepare
+from vivace.serve.speaking.utterance_queue import UtteranceQueue
 from vivace.speech import Word
 
 MAX_CONTEXT_CHARS = 128

@@ -13,13 +13,13 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, AliasChoices, AliasPath, ConfigDict, Field, TypeAdapter
 from starlette.websockets import WebSocket
 
-from vivace.serve.bodies import as_base64
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, FieldNames, RefusedError, describe
-from vivace.serve.request import LATER, SpeechRequest, VoiceName
+from vivace.serve.http.bodies import as_base64
+from vivace.serve.input.validation import ClientInput, read_message
 from vivace.serve.sockets.session import SocketSession
-from vivace.serve.speak import PreparedSpeech, SpeechReport, SpeechSink, Words, prepare
-from vivace.serve.validation import ClientInput, read_message
+from vivace.serve.speaking.request import LATER, SpeechRequest, VoiceName
+from vivace.serve.speaking.speak import PreparedSpeech, SpeechReport, SpeechSink, Words, prepare
 from vivace.speech import SAMPLE_RATE, shown
 
 PCM = {"type": "audio/pcm", "rate": SAMPLE_RATE}

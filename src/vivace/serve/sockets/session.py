@@ -14,8 +14,8 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, RefusedError, describe
-from vivace.serve.session import Session
-from vivace.serve.strict_json import parse_object
+from vivace.serve.input.strict_json import parse_object
+from vivace.serve.speaking.session import Session
 
 log = logging.getLogger(__name__)
 

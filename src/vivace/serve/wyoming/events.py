@@ -10,9 +10,9 @@ from wyoming.info import Attribution, Info, TtsProgram, TtsVoice
 
 from vivace._version import __version__
 from vivace.serve.context import ServeContext
-from vivace.serve.lists import find_voices
-from vivace.serve.validation import ClientInput
-from vivace.serve.voices import ListedVoice
+from vivace.serve.input.validation import ClientInput
+from vivace.serve.models.voices import ListedVoice
+from vivace.serve.routes.lists import find_voices
 from vivace.speech import LANGUAGES, shown
 
 PROGRAM = "vivace"

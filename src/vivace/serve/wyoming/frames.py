@@ -15,8 +15,8 @@ from wyoming.event import Event
 from wyoming.version import __version__ as PROTOCOL
 
 from vivace.serve.errors import RefusedError
-from vivace.serve.strict_json import parse_content, parse_object
-from vivace.serve.validation import ClientInput
+from vivace.serve.input.strict_json import parse_content, parse_object
+from vivace.serve.input.validation import ClientInput
 
 MAX_HEADER_BYTES = 65_536  # the limit of asyncio's reader, also in the package's clients
 MAX_PAYLOAD_BYTES = 2**20  # of ignored events, such as microphone audio

@@ -10,9 +10,9 @@ from functools import partial
 
 from wyoming.error import Error
 
-from vivace.serve.access import Access
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure
+from vivace.serve.http.access import Access
 from vivace.serve.wyoming.announce import announced
 from vivace.serve.wyoming.frames import MAX_HEADER_BYTES, encode_event
 from vivace.serve.wyoming.session import WyomingSession

@@ -30,12 +30,12 @@ from wyoming.tts import SynthesizeStopped
 from vivace.live_text import LiveText
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, RefusedError, describe
-from vivace.serve.protocol import CLOSE_TIMEOUT_S, num_unsent
-from vivace.serve.request import LATER, SpeechRequest
-from vivace.serve.session import Session
-from vivace.serve.speak import SpeechReport, SpeechSink, Words, prepare, speak
-from vivace.serve.utterance_queue import UtteranceQueue
-from vivace.serve.validation import UNKNOWN_TYPE, read_message
+from vivace.serve.http.protocol import CLOSE_TIMEOUT_S, num_unsent
+from vivace.serve.input.validation import UNKNOWN_TYPE, read_message
+from vivace.serve.speaking.request import LATER, SpeechRequest
+from vivace.serve.speaking.session import Session
+from vivace.serve.speaking.speak import SpeechReport, SpeechSink, Words, prepare, speak
+from vivace.serve.speaking.utterance_queue import UtteranceQueue
 from vivace.serve.wyoming.events import (
     CLIENT_EVENTS,
     ClientEvent,

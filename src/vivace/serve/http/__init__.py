@@ -1,0 +1,1 @@
+"""HTTP: connections, middleware, access control, responses and their bodies."""

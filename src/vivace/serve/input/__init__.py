@@ -1,0 +1,1 @@
+"""Input of clients: JSON, fields and recordings, checked before they are used."""

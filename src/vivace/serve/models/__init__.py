@@ -1,0 +1,1 @@
+"""The served models: what they can do, their voices, loading and recovery."""

@@ -1,0 +1,1 @@
+"""What the server reports: metrics, logs and traces."""

@@ -1,0 +1,1 @@
+"""Speech for every protocol: requests, sessions, queues and the speech itself."""

@@ -1,0 +1,1 @@
+"""The streams of the server: admitted, opened, counted, encoded and closed."""

@@ -35,7 +35,7 @@ from torch import Tensor
 from vivace.backends.base import Frames, Rendered
 from vivace.backends.cuda_graph import codec, stepper
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
-from vivace.backends.cuda_graph.slot_table import RING, Status
+from vivace.backends.cuda_graph.slots.table import RING, Status
 from vivace.checkpoint import EMBEDDED
 from vivace.cli.bench.machine import machine
 from vivace.engine import completeness

@@ -44,7 +44,7 @@ WATCHED: dict[str, tuple[str, ...]] = {
     "vivace.backends.cuda_graph.triton_key": ("store_triton_key",),
     "vivace.backends.cuda_graph.compile": ("import_kernels", "KernelCompiler.compile"),
     "vivace.backends.cuda_graph.graphs": ("GraphPool._prepare", "GraphPool._capture"),
-    "vivace.backends.cuda_graph.slot_table": ("SlotTable",),
+    "vivace.backends.cuda_graph.slots.table": ("SlotTable",),
     "vivace.backends.cuda_graph.prefill": ("join_tables", "Prefill", "Prefill.run"),
     "vivace.backends.cuda_graph.layers": ("_tried", "_first_work", "_compare"),
     "vivace.backends.cuda_graph.codec": ("_tried_fused", "CodecGraphs", "CodecGraphs.start_ahead"),

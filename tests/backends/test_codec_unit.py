@@ -26,7 +26,7 @@ from vivace.backends.cuda_graph.codec_product import (
     WideProduct,
 )
 from vivace.backends.cuda_graph.codec_unit import UnitArguments, UnitKernels, WideUnit
-from vivace.backends.cuda_graph.hopper import compare
+from vivace.backends.cuda_graph.hopper.loading import compare
 from vivace.errors import BackendUnavailableError
 
 

@@ -34,9 +34,9 @@ from vivace.backends.cuda_graph.codec_plain import PlainDecoder
 from vivace.backends.cuda_graph.frame import DrawKind
 from vivace.backends.cuda_graph.graphs import GraphPool
 from vivace.backends.cuda_graph.layers import pick_layers
-from vivace.backends.cuda_graph.memory import pool_size
 from vivace.backends.cuda_graph.plain import PlainLayers
-from vivace.backends.cuda_graph.slot_table import Number
+from vivace.backends.cuda_graph.slots.memory import pool_size
+from vivace.backends.cuda_graph.slots.table import Number
 from vivace.backends.cuda_graph.step import LOOKAHEAD, ShortStep
 from vivace.backends.cuda_graph.stepper import QueuedFrames
 from vivace.backends.kernel_cache import Comparison

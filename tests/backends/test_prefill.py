@@ -24,7 +24,7 @@ from vivace.backends.cuda_graph import prefill as prefill_module
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.frame import KvPositions
 from vivace.backends.cuda_graph.plain import PlainLayers
-from vivace.backends.cuda_graph.state_cache import StateCache
+from vivace.backends.cuda_graph.slots.state_cache import StateCache
 from vivace.errors import BackendError, BackendUnavailableError
 from vivace.prompt import Prompt, build_prompt
 from vivace.speech import SamplingParams

@@ -17,7 +17,7 @@ from tests.support.tiny import Tiny
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.codec_plain import PlainDecoder
 from vivace.backends.cuda_graph.frame import DrawKind, SamplingState
-from vivace.backends.cuda_graph.slot_table import Number, Scale
+from vivace.backends.cuda_graph.slots.table import Number, Scale
 from vivace.backends.frame_maker import FrameCodes
 from vivace.checkpoint import EMBEDDED, Checkpoint
 from vivace.model import ops

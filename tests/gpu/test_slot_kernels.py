@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from vivace.backends.cuda_graph.frame import DrawKind, SlotUpdater
-from vivace.backends.cuda_graph.slot_table import RING, Number, SlotTable
+from vivace.backends.cuda_graph.slots.table import RING, Number, SlotTable
 from vivace.backends.frame_maker import FrameCodes
 from vivace.checkpoint import EMBEDDED, Checkpoint
 from vivace.model.config import TalkerConfig

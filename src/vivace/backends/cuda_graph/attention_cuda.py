@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vivace.backends.cuda_graph.hopper import ARCHITECTURE, load_on_hopper
+from vivace.backends.cuda_graph.hopper.loading import ARCHITECTURE, load_on_hopper
 from vivace.backends.megakernel import driver
 from vivace.backends.megakernel.nvrtc import compile_source
 

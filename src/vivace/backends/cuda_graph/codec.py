@@ -23,9 +23,9 @@ from vivace.backends.cuda_graph.buckets import (
 from vivace.backends.cuda_graph.codec_plain import PlainDecoder, SlotDecoder
 from vivace.backends.cuda_graph.compile import kernel_compiler, triton_refusal
 from vivace.backends.cuda_graph.graphs import GraphPool, Work
-from vivace.backends.cuda_graph.slot_table import QueuedAudio, Sounds
-from vivace.backends.cuda_graph.staging import HostCopies, RowNumbers, upload
-from vivace.backends.cuda_graph.state_cache import StateCache, state_bytes
+from vivace.backends.cuda_graph.slots.staging import HostCopies, RowNumbers, upload
+from vivace.backends.cuda_graph.slots.state_cache import StateCache, state_bytes
+from vivace.backends.cuda_graph.slots.table import QueuedAudio, Sounds
 from vivace.backends.kernel_cache import Comparison
 from vivace.errors import BackendUnavailableError
 from vivace.model.codec import Codec

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vivace.backends.cuda_graph.codec_operands import ColumnParameters, Outputs, WideLayer
-from vivace.backends.cuda_graph.hopper import compare
+from vivace.backends.cuda_graph.hopper.loading import compare
 
 
 def convolved(x: Tensor, weight: Tensor) -> Tensor:

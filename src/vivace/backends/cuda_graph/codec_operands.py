@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from vivace.backends.cuda_graph.wgmma_source import complete_source
+from vivace.backends.cuda_graph.hopper.wgmma_source import complete_source
 
 MANY_WAVES = 4  # tiles for each block of a kernel that takes long
 

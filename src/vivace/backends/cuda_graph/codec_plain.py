@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vivace.backends.cuda_graph.state_cache import State
+from vivace.backends.cuda_graph.slots.state_cache import State
 from vivace.model import ops
 from vivace.model.codec import Codec
 from vivace.model.codec_decoder import PreTransformer

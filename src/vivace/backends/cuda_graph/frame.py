@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from vivace.backends.cuda_graph.slot_table import (
+from vivace.backends.cuda_graph.slots.table import (
     PROGRESS,
     REPORT,
     RING,

@@ -24,7 +24,7 @@ from vivace.backends.cuda_graph.launch import Heads, Scratch, SlotKeys
 from vivace.backends.cuda_graph.lora_products import add_linear, normed_linear
 from vivace.backends.cuda_graph.products import Residual
 from vivace.backends.cuda_graph.slot_kernels import FusedSlotUpdater
-from vivace.backends.cuda_graph.slot_table import Number, Scale, SlotTable
+from vivace.backends.cuda_graph.slots.table import Number, Scale, SlotTable
 from vivace.backends.frame_maker import FrameCodes, bans
 from vivace.backends.slots import NUM_SPECIAL
 from vivace.model.config import PredictorConfig, TalkerConfig

@@ -15,7 +15,7 @@ from vivace.backends.cuda_graph.compile import kernel_compiler, triton_refusal
 from vivace.backends.cuda_graph.frame import FrameLoop, KvPositions, Layers
 from vivace.backends.cuda_graph.graphs import Work
 from vivace.backends.cuda_graph.plain import PlainLayers
-from vivace.backends.cuda_graph.slot_table import SlotTable
+from vivace.backends.cuda_graph.slots.table import SlotTable
 from vivace.backends.kernel_cache import Comparison
 from vivace.errors import BackendUnavailableError
 from vivace.model.cache import KeyValueCache

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vivace.backends.cuda_graph.frame import DrawKind, KvPositions, SamplingState, SlotUpdater
-from vivace.backends.cuda_graph.pages import PAGE, num_pages
-from vivace.backends.cuda_graph.slot_table import Number, Scale, SlotTable
+from vivace.backends.cuda_graph.slots.pages import PAGE, num_pages
+from vivace.backends.cuda_graph.slots.table import Number, Scale, SlotTable
 from vivace.backends.frame_maker import FrameCodes, FrameSampling, bans, draw_frame, noise_table
 from vivace.model.cache import KeyValueCache
 from vivace.model.config import Head

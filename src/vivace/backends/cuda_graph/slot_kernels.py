@@ -23,7 +23,7 @@ from vivace.backends.cuda_graph.frame import (
 )
 from vivace.backends.cuda_graph.product_kernels import wait_for_last
 from vivace.backends.cuda_graph.products import options
-from vivace.backends.cuda_graph.slot_table import RING, Number, Scale, SlotTable, Status
+from vivace.backends.cuda_graph.slots.table import RING, Number, Scale, SlotTable, Status
 from vivace.backends.cuda_graph.tiles import power_of_two
 from vivace.backends.frame_maker import FrameCodes
 

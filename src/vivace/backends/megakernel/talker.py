@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from vivace.backends.cuda_graph.frame import KvPositions
-from vivace.backends.cuda_graph.pages import PAGE, num_pages
-from vivace.backends.cuda_graph.slot_table import SlotTable
+from vivace.backends.cuda_graph.slots.pages import PAGE, num_pages
+from vivace.backends.cuda_graph.slots.table import SlotTable
 from vivace.backends.megakernel.kernel import (
     CHUNK_BYTES,
     MAX_BATCH,

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from vivace.backends.cuda_graph.pages import num_pages
+from vivace.backends.cuda_graph.slots.pages import num_pages
 from vivace.errors import BackendError
 
 DEFAULT_STREAMS = 8  # few, because the GPU is often shared with a language model

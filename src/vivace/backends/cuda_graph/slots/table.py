@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from vivace.backends.base import Loudness, Samples, SlotStatus, Sound
-from vivace.backends.cuda_graph.pages import PAGE, num_pages
-from vivace.backends.cuda_graph.staging import pin, upload
+from vivace.backends.cuda_graph.slots.pages import PAGE, num_pages
+from vivace.backends.cuda_graph.slots.staging import pin, upload
 from vivace.backends.slots import SlotState
 from vivace.model.config import Head, TalkerConfig
 from vivace.sampling import last_rank

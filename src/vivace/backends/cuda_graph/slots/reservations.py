@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vivace.backends.cuda_graph.pages import PAGE, PagePool, num_pages
-from vivace.backends.cuda_graph.slot_table import GraphSlot, SlotTable
+from vivace.backends.cuda_graph.slots.pages import PAGE, PagePool, num_pages
+from vivace.backends.cuda_graph.slots.table import GraphSlot, SlotTable
 from vivace.backends.slots import check_adapter, frame_limit
 from vivace.errors import BackendError, BackendFullError
 from vivace.prompt import Prompt

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from vivace.backends.cuda_graph import codec_kernels as kernels
-from vivace.backends.cuda_graph.tiles import power_of_two
+from vivace.backends.cuda_graph.launch_sizes import power_of_two
 
 ALIGNMENT = 4  # float32 numbers: 16 bytes
 CLEARED = 8192  # numbers per block

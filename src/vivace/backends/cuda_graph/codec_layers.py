@@ -11,7 +11,7 @@ from vivace.backends.cuda_graph import codec_kernels as kernels
 from vivace.backends.cuda_graph.codec_histories import Past, history_blocks, keep
 from vivace.backends.cuda_graph.codec_operands import Outputs, WideLayer
 from vivace.backends.cuda_graph.codec_tiles import HALF, SPLIT, UnitTile, pick_tile, pick_unit_tile
-from vivace.backends.cuda_graph.tiles import power_of_two
+from vivace.backends.cuda_graph.launch_sizes import power_of_two
 from vivace.model.layers import RMSNorm
 
 WAVEFORM_ROWS = 128  # inputs of a block; the same for all batches, like the order of its sums

@@ -26,7 +26,7 @@ from vivace.backends.cuda_graph.codec_operands import (
 from vivace.backends.cuda_graph.compile import is_collecting
 from vivace.backends.cuda_graph.hopper.loading import ARCHITECTURE, compare, load_on_hopper
 from vivace.backends.cuda_graph.hopper.wgmma_source import DEPTH, ROW_BYTES
-from vivace.backends.cuda_graph.tiles import num_multiprocessors
+from vivace.backends.cuda_graph.launch_sizes import num_multiprocessors
 from vivace.backends.megakernel import driver
 from vivace.backends.megakernel.driver import TensorMap
 from vivace.backends.megakernel.nvrtc import compile_source

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from vivace.backends.cuda_graph.tiles import num_multiprocessors
+from vivace.backends.cuda_graph.launch_sizes import num_multiprocessors
 
 MOST_WASTE = 4 / 3  # columns that are computed over columns that are there
 SPLIT, SINGLE, HALF = "tf32x3", "tf32", "half"  # the first two are Triton's names

@@ -11,7 +11,7 @@ from vivace.backends.cuda_graph.codec_attention import attend_kernel, rotations_
 from vivace.backends.cuda_graph.codec_histories import Past
 from vivace.backends.cuda_graph.codec_layers import Product
 from vivace.backends.cuda_graph.codec_tiles import SPLIT
-from vivace.backends.cuda_graph.tiles import power_of_two
+from vivace.backends.cuda_graph.launch_sizes import power_of_two
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from vivace.backends.cuda_graph.codec_operands import (
 )
 from vivace.backends.cuda_graph.compile import is_collecting
 from vivace.backends.cuda_graph.hopper.loading import ARCHITECTURE, load_on_hopper
-from vivace.backends.cuda_graph.tiles import num_multiprocessors
+from vivace.backends.cuda_graph.launch_sizes import num_multiprocessors
 from vivace.backends.megakernel import driver
 from vivace.backends.megakernel.nvrtc import compile_source
 

@@ -10,10 +10,10 @@ from torch import Tensor
 from triton.language.extra import libdevice
 
 from vivace.backends.cuda_graph.frame import SamplingState
+from vivace.backends.cuda_graph.launch_sizes import power_of_two
 from vivace.backends.cuda_graph.product_kernels import wait_for_last
 from vivace.backends.cuda_graph.products import options
 from vivace.backends.cuda_graph.slots.table import Scale
-from vivace.backends.cuda_graph.tiles import power_of_two
 from vivace.backends.frame_maker import FrameCodes
 
 

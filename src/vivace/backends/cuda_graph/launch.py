@@ -12,10 +12,10 @@ from vivace.backends.cuda_graph.attention_cuda import NUM_POSITIONS, CudaAttenti
 from vivace.backends.cuda_graph.buckets import TILE
 from vivace.backends.cuda_graph.compile import is_collecting
 from vivace.backends.cuda_graph.frame import KvPositions
+from vivace.backends.cuda_graph.launch_sizes import power_of_two
 from vivace.backends.cuda_graph.products import options
 from vivace.backends.cuda_graph.slots.pages import PAGE
 from vivace.backends.cuda_graph.slots.table import SlotTable
-from vivace.backends.cuda_graph.tiles import power_of_two
 from vivace.model.layers import Block, RMSNorm
 
 CHUNK = PAGE  # keys of one step of attention

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from vivace.backends.cuda_graph import lora_kernels, products
+from vivace.backends.cuda_graph.launch_sizes import power_of_two
 from vivace.backends.cuda_graph.products import Residual, options
-from vivace.backends.cuda_graph.tiles import NUM_WARPS, power_of_two
+from vivace.backends.cuda_graph.tiles import NUM_WARPS
 from vivace.model.layers import Linear, RMSNorm
 from vivace.model.lora import StackedLora
 

@@ -10,6 +10,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from vivace.backends.cuda_graph import product_kernels
 from vivace.backends.cuda_graph.compile import is_collecting
+from vivace.backends.cuda_graph.launch_sizes import power_of_two
 from vivace.backends.cuda_graph.product_wgmma import NORM_SIZES, WgmmaProduct, load_products
 from vivace.backends.cuda_graph.tiles import (
     GROUP,
@@ -17,7 +18,6 @@ from vivace.backends.cuda_graph.tiles import (
     NUM_WARPS,
     Tiles,
     can_copy_tiles,
-    power_of_two,
     split_tiles,
     tiles,
 )

@@ -21,10 +21,10 @@ from vivace.backends.cuda_graph.frame import (
     SamplingState,
     SlotUpdater,
 )
+from vivace.backends.cuda_graph.launch_sizes import power_of_two
 from vivace.backends.cuda_graph.product_kernels import wait_for_last
 from vivace.backends.cuda_graph.products import options
 from vivace.backends.cuda_graph.slots.table import RING, Number, Scale, SlotTable, Status
-from vivace.backends.cuda_graph.tiles import power_of_two
 from vivace.backends.frame_maker import FrameCodes
 
 SCORE_BLOCK = 512  # scores of one step

@@ -8,6 +8,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from vivace.backends.cuda_graph.launch_sizes import power_of_two
+
 NUM_WARPS = 4  # the same for all norms: the order of a reduction depends on it
 SMALLEST_SHARED = 99 * 2**10  # bytes per block; every GPU with bfloat16 has at least this
 RESERVE = 2**14  # bytes of shared memory that a kernel needs besides its pipeline stages
@@ -97,14 +99,3 @@ def _shared_memory(device: torch.device) -> int:
         return 2**17
     properties = torch.cuda.get_device_properties(device)
     return int(getattr(properties, "shared_memory_per_block_optin", SMALLEST_SHARED)) - RESERVE
-
-
-@cache
-def num_multiprocessors(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 1
-    return torch.cuda.get_device_properties(device).multi_processor_count
-
-
-def power_of_two(size: int) -> int:
-    return 1 << (size - 1).bit_length()

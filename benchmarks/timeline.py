@@ -46,7 +46,7 @@ WATCHED: dict[str, tuple[str, ...]] = {
     "vivace.backends.cuda_graph.graphs": ("GraphPool._prepare", "GraphPool._capture"),
     "vivace.backends.cuda_graph.slots.table": ("SlotTable",),
     "vivace.backends.cuda_graph.prefill": ("join_tables", "Prefill", "Prefill.run"),
-    "vivace.backends.cuda_graph.layers": ("_tried", "_first_work", "_compare"),
+    "vivace.backends.cuda_graph.layers.selection": ("_tried", "_first_work", "_compare"),
     "vivace.backends.cuda_graph.codec": ("_tried_fused", "CodecGraphs", "CodecGraphs.start_ahead"),
     "vivace.backends.cuda_graph.codec_fused": ("FusedDecoder",),
     "vivace.backends.cuda_graph.stepper": ("Stepper.start",),

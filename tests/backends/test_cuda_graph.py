@@ -24,17 +24,17 @@ from vivace.backends import survey
 from vivace.backends.base import FollowedStep, Frames, Samples
 from vivace.backends.cuda_graph import backend as backend_module
 from vivace.backends.cuda_graph import codec as codec_module
-from vivace.backends.cuda_graph import layers as layers_module
 from vivace.backends.cuda_graph import prefill as prefill_module
 from vivace.backends.cuda_graph import stepper as stepper_module
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.buckets import CODEC_FRAMES, fit, spans, split_frames
 from vivace.backends.cuda_graph.codec import pick_decoder
 from vivace.backends.cuda_graph.codec_plain import PlainDecoder
-from vivace.backends.cuda_graph.frame import DrawKind
 from vivace.backends.cuda_graph.graphs import GraphPool
-from vivace.backends.cuda_graph.layers import pick_layers
-from vivace.backends.cuda_graph.plain import PlainLayers
+from vivace.backends.cuda_graph.layers import selection
+from vivace.backends.cuda_graph.layers.frame import DrawKind
+from vivace.backends.cuda_graph.layers.plain import PlainLayers
+from vivace.backends.cuda_graph.layers.selection import pick_layers
 from vivace.backends.cuda_graph.slots.memory import pool_size
 from vivace.backends.cuda_graph.slots.table import Number
 from vivace.backends.cuda_graph.step import LOOKAHEAD, ShortStep
@@ -702,7 +702,7 @@ def test_gpu_backends_refuse_a_cpu(part: Tiny) -> None:
 def test_failing_kernels_fall_back_to_plain_layers(
     part: Tiny, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(layers_module, "fused_refusal", lambda _: None)
+    monkeypatch.setattr(selection, "fused_refusal", lambda _: None)
     with caplog.at_level(logging.WARNING):
         assert graph_backend(part).layers == "plain"  # no kernel runs on a CPU
     assert "fused kernels failed" in caplog.text

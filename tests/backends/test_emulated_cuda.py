@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.support.cuda_emulator import EmulatedKernels, KernelError, find_compiler
-from vivace.backends.cuda_graph import attention_cuda, codec_product, codec_unit, compile
-from vivace.backends.cuda_graph.attention_cuda import CudaAttention
+from vivace.backends.cuda_graph import codec_product, codec_unit, compile
 from vivace.backends.cuda_graph.codec_operands import (
     ColumnParameters,
     Outputs,
@@ -24,6 +23,8 @@ from vivace.backends.cuda_graph.codec_operands import (
 )
 from vivace.backends.cuda_graph.codec_product import SHAPES, CodecProducts, Shape, WideProduct
 from vivace.backends.cuda_graph.codec_unit import UnitKernels, WideUnit
+from vivace.backends.cuda_graph.layers import attention_cuda
+from vivace.backends.cuda_graph.layers.attention_cuda import CudaAttention
 from vivace.backends.megakernel.driver import TensorMap
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")

@@ -7,8 +7,13 @@ import ctypes
 import pytest
 import torch
 
-from vivace.backends.cuda_graph import attention_cuda, product_wgmma, tiles
-from vivace.backends.cuda_graph.product_wgmma import GATED, SPLIT, ProductArguments, find_tiles
+from vivace.backends.cuda_graph.layers import attention_cuda, product_wgmma, tiles
+from vivace.backends.cuda_graph.layers.product_wgmma import (
+    GATED,
+    SPLIT,
+    ProductArguments,
+    find_tiles,
+)
 from vivace.backends.megakernel import nvrtc
 from vivace.errors import BackendUnavailableError
 

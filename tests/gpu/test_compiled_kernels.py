@@ -13,8 +13,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, CompiledKernel
 
-from vivace.backends.cuda_graph import attention_kernels, product_kernels, products, tiles
 from vivace.backends.cuda_graph.launch_sizes import power_of_two
+from vivace.backends.cuda_graph.layers import attention_kernels, product_kernels, products, tiles
 
 pytestmark = pytest.mark.gpu
 

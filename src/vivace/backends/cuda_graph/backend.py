@@ -25,7 +25,7 @@ from vivace.backends.cuda_graph.buckets import BATCHES, PROMPT_ROWS, largest_bat
 from vivace.backends.cuda_graph.codec import CodecGraphs
 from vivace.backends.cuda_graph.compile import kernel_compiler
 from vivace.backends.cuda_graph.graphs import GraphPool
-from vivace.backends.cuda_graph.layers import AUTO_LAYERS, pick_layers
+from vivace.backends.cuda_graph.layers.selection import AUTO_LAYERS, pick_layers
 from vivace.backends.cuda_graph.prefill import Prefill, join_tables
 from vivace.backends.cuda_graph.rendering import Renderer
 from vivace.backends.cuda_graph.slots.memory import DEFAULT_STREAMS, checked_allocation, pool_size

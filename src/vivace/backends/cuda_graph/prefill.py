@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vivace.backends.cuda_graph.buckets import PROMPT_ROWS, TILE, fit
-from vivace.backends.cuda_graph.frame import Layers
 from vivace.backends.cuda_graph.graphs import GraphPool, Work
+from vivace.backends.cuda_graph.layers.frame import Layers
 from vivace.backends.cuda_graph.slots.pages import num_pages
 from vivace.backends.cuda_graph.slots.staging import StagedNumbers
 from vivace.backends.cuda_graph.slots.state_cache import StateCache

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from vivace.backends.cuda_graph import product_kernels
 from vivace.backends.cuda_graph.compile import is_collecting
 from vivace.backends.cuda_graph.launch_sizes import power_of_two
-from vivace.backends.cuda_graph.product_wgmma import NORM_SIZES, WgmmaProduct, load_products
-from vivace.backends.cuda_graph.tiles import (
+from vivace.backends.cuda_graph.layers import product_kernels
+from vivace.backends.cuda_graph.layers.product_wgmma import NORM_SIZES, WgmmaProduct, load_products
+from vivace.backends.cuda_graph.layers.tiles import (
     GROUP,
     NUM_PARTS,
     NUM_WARPS,

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from vivace.backends.cuda_graph.buckets import PROMPT_ROWS, TILE, spans
 from vivace.backends.cuda_graph.compile import kernel_compiler, triton_refusal
-from vivace.backends.cuda_graph.frame import FrameLoop, KvPositions, Layers
 from vivace.backends.cuda_graph.graphs import Work
-from vivace.backends.cuda_graph.plain import PlainLayers
+from vivace.backends.cuda_graph.layers.frame import FrameLoop, KvPositions, Layers
+from vivace.backends.cuda_graph.layers.plain import PlainLayers
 from vivace.backends.cuda_graph.slots.table import SlotTable
 from vivace.backends.kernel_cache import Comparison
 from vivace.errors import BackendUnavailableError
@@ -24,7 +24,7 @@ from vivace.model.talker import Qwen3TTS
 from vivace.speech import SamplingParams
 
 if TYPE_CHECKING:
-    from vivace.backends.cuda_graph.fused import FusedLayers
+    from vivace.backends.cuda_graph.layers.fused import FusedLayers
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ def pick_layers(name: str, model: Qwen3TTS, table: SlotTable) -> Layers:
 
 def _tried_fused(model: Qwen3TTS, table: SlotTable) -> Layers:
     """Build the fused kernels and compare them with the plain layers on a test prompt."""
-    from vivace.backends.cuda_graph.fused import FusedLayers
+    from vivace.backends.cuda_graph.layers.fused import FusedLayers
 
     return _tried(FusedLayers(model, table), model, table)
 

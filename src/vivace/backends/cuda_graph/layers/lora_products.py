@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from vivace.backends.cuda_graph import lora_kernels, products
 from vivace.backends.cuda_graph.launch_sizes import power_of_two
-from vivace.backends.cuda_graph.products import Residual, options
-from vivace.backends.cuda_graph.tiles import NUM_WARPS
+from vivace.backends.cuda_graph.layers import lora_kernels, products
+from vivace.backends.cuda_graph.layers.products import Residual, options
+from vivace.backends.cuda_graph.layers.tiles import NUM_WARPS
 from vivace.model.layers import Linear, RMSNorm
 from vivace.model.lora import StackedLora
 

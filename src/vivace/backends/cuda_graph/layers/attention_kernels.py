@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from vivace.backends.cuda_graph.product_kernels import scaled, wait_for_last
+from vivace.backends.cuda_graph.layers.product_kernels import scaled, wait_for_last
 
 
 @triton.jit

@@ -14,16 +14,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from vivace.backends.cuda_graph.frame import (
+from vivace.backends.cuda_graph.launch_sizes import power_of_two
+from vivace.backends.cuda_graph.layers.frame import (
     DrawKind,
     KvPositions,
     RowState,
     SamplingState,
     SlotUpdater,
 )
-from vivace.backends.cuda_graph.launch_sizes import power_of_two
-from vivace.backends.cuda_graph.product_kernels import wait_for_last
-from vivace.backends.cuda_graph.products import options
+from vivace.backends.cuda_graph.layers.product_kernels import wait_for_last
+from vivace.backends.cuda_graph.layers.products import options
 from vivace.backends.cuda_graph.slots.table import RING, Number, Scale, SlotTable, Status
 from vivace.backends.frame_maker import FrameCodes
 

@@ -12,18 +12,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vivace.backends.cuda_graph import draw_kernels, launch, lora_products
 from vivace.backends.cuda_graph.compile import is_collecting
-from vivace.backends.cuda_graph.frame import (
+from vivace.backends.cuda_graph.layers import draw_kernels, lora_products
+from vivace.backends.cuda_graph.layers.attention import (
+    Heads,
+    Scratch,
+    SlotKeys,
+    attend_frame,
+    attend_prompts,
+    attend_slots,
+)
+from vivace.backends.cuda_graph.layers.frame import (
     DrawKind,
     KvPositions,
     SamplingState,
     SlotUpdater,
 )
-from vivace.backends.cuda_graph.launch import Heads, Scratch, SlotKeys
-from vivace.backends.cuda_graph.lora_products import add_linear, normed_linear
-from vivace.backends.cuda_graph.products import Residual
-from vivace.backends.cuda_graph.slot_kernels import FusedSlotUpdater
+from vivace.backends.cuda_graph.layers.lora_products import add_linear, normed_linear
+from vivace.backends.cuda_graph.layers.products import Residual
+from vivace.backends.cuda_graph.layers.slot_kernels import FusedSlotUpdater
 from vivace.backends.cuda_graph.slots.table import Number, Scale, SlotTable
 from vivace.backends.frame_maker import FrameCodes, bans
 from vivace.backends.slots import NUM_SPECIAL
@@ -78,15 +85,13 @@ class FusedLayers:
         scratch = Scratch.make(len(x), self._heads, place.span, x.device)
 
         def attend(qkv: Tensor, block: Block, cache: SlotKeys) -> Tensor:
-            return launch.attend_slots(qkv, block, self._heads, cache, self._table, place, scratch)
+            return attend_slots(qkv, block, self._heads, cache, self._table, place, scratch)
 
         return self._run_talker(x, attend, place.slots)
 
     def read_prompts(self, x: Tensor, slots: Tensor, positions: Tensor) -> Tensor:
         def attend(qkv: Tensor, block: Block, cache: SlotKeys) -> Tensor:
-            return launch.attend_prompts(
-                qkv, block, self._heads, cache, self._table, slots, positions
-            )
+            return attend_prompts(qkv, block, self._heads, cache, self._table, slots, positions)
 
         return self._run_talker(x, attend, slots)
 
@@ -134,7 +139,7 @@ class FusedLayers:
         first = book + 1 - num_new
 
         def attend(qkv: Tensor, block: Block, cache: SlotKeys) -> Tensor:
-            return launch.attend_frame(qkv, block, self._frame_heads, cache, first, num_new)
+            return attend_frame(qkv, block, self._frame_heads, cache, first, num_new)
 
         body, caches = predictor.model, self._frame_cache(batch)
         stream = _run_blocks(_blocks(body.layers), rows, body.norm, caches, attend, of_rows)

@@ -7,13 +7,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vivace.backends.cuda_graph import attention_kernels
-from vivace.backends.cuda_graph.attention_cuda import NUM_POSITIONS, CudaAttention, load_attention
 from vivace.backends.cuda_graph.buckets import TILE
 from vivace.backends.cuda_graph.compile import is_collecting
-from vivace.backends.cuda_graph.frame import KvPositions
 from vivace.backends.cuda_graph.launch_sizes import power_of_two
-from vivace.backends.cuda_graph.products import options
+from vivace.backends.cuda_graph.layers import attention_kernels
+from vivace.backends.cuda_graph.layers.attention_cuda import (
+    NUM_POSITIONS,
+    CudaAttention,
+    load_attention,
+)
+from vivace.backends.cuda_graph.layers.frame import KvPositions
+from vivace.backends.cuda_graph.layers.products import options
 from vivace.backends.cuda_graph.slots.pages import PAGE
 from vivace.backends.cuda_graph.slots.table import SlotTable
 from vivace.model.layers import Block, RMSNorm

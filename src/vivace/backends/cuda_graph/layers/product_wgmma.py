@@ -15,7 +15,7 @@ from torch import Tensor
 from vivace.backends.cuda_graph.compile import is_collecting
 from vivace.backends.cuda_graph.hopper.loading import ARCHITECTURE, compare, load_on_hopper
 from vivace.backends.cuda_graph.hopper.wgmma_source import DEPTH, ROW_BYTES, complete_source
-from vivace.backends.cuda_graph.tiles import MANY, NUM_PARTS, WGMMA_ROWS, can_copy_tiles
+from vivace.backends.cuda_graph.layers.tiles import MANY, NUM_PARTS, WGMMA_ROWS, can_copy_tiles
 from vivace.backends.megakernel import driver
 from vivace.backends.megakernel.driver import TensorMap
 from vivace.backends.megakernel.nvrtc import compile_source

@@ -9,10 +9,10 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra import libdevice
 
-from vivace.backends.cuda_graph.frame import SamplingState
 from vivace.backends.cuda_graph.launch_sizes import power_of_two
-from vivace.backends.cuda_graph.product_kernels import wait_for_last
-from vivace.backends.cuda_graph.products import options
+from vivace.backends.cuda_graph.layers.frame import SamplingState
+from vivace.backends.cuda_graph.layers.product_kernels import wait_for_last
+from vivace.backends.cuda_graph.layers.products import options
 from vivace.backends.cuda_graph.slots.table import Scale
 from vivace.backends.frame_maker import FrameCodes
 

@@ -11,7 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vivace.backends.cuda_graph.frame import DrawKind, KvPositions, SamplingState, SlotUpdater
+from vivace.backends.cuda_graph.layers.frame import (
+    DrawKind,
+    KvPositions,
+    SamplingState,
+    SlotUpdater,
+)
 from vivace.backends.cuda_graph.slots.pages import PAGE, num_pages
 from vivace.backends.cuda_graph.slots.table import Number, Scale, SlotTable
 from vivace.backends.frame_maker import FrameCodes, FrameSampling, bans, draw_frame, noise_table

@@ -30,10 +30,10 @@ from torch.utils._pytree import tree_map_only
 
 from vivace.backends.base import CodecPrecision
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
-from vivace.backends.cuda_graph.codec_checks import random_unit
-from vivace.backends.cuda_graph.codec_operands import ColumnParameters, Outputs
-from vivace.backends.cuda_graph.codec_product import SHAPES, WideProduct, load_products
-from vivace.backends.cuda_graph.codec_unit import MAX_DILATION, TAPS, WideUnit, load_kernels
+from vivace.backends.cuda_graph.codec.checks import random_unit
+from vivace.backends.cuda_graph.codec.operands import ColumnParameters, Outputs
+from vivace.backends.cuda_graph.codec.product import SHAPES, WideProduct, load_products
+from vivace.backends.cuda_graph.codec.unit import MAX_DILATION, TAPS, WideUnit, load_kernels
 from vivace.backends.megakernel import driver, kernel
 from vivace.backends.megakernel.backend import MegakernelBackend
 from vivace.backends.megakernel.kernel import architecture_of

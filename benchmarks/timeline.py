@@ -47,8 +47,10 @@ WATCHED: dict[str, tuple[str, ...]] = {
     "vivace.backends.cuda_graph.slots.table": ("SlotTable",),
     "vivace.backends.cuda_graph.prefill": ("join_tables", "Prefill", "Prefill.run"),
     "vivace.backends.cuda_graph.layers.selection": ("_tried", "_first_work", "_compare"),
-    "vivace.backends.cuda_graph.codec": ("_tried_fused", "CodecGraphs", "CodecGraphs.start_ahead"),
-    "vivace.backends.cuda_graph.codec_fused": ("FusedDecoder",),
+    "vivace.backends.cuda_graph.codec.graphs": (
+        *("_tried_fused", "CodecGraphs", "CodecGraphs.start_ahead"),
+    ),
+    "vivace.backends.cuda_graph.codec.fused": ("FusedDecoder",),
     "vivace.backends.cuda_graph.stepper": ("Stepper.start",),
     "vivace.backends.cuda_graph.backend": ("CudaGraphBackend",),
     "vivace.backends.megakernel.driver": ("Module",),

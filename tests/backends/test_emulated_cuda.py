@@ -14,15 +14,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.support.cuda_emulator import EmulatedKernels, KernelError, find_compiler
-from vivace.backends.cuda_graph import codec_product, codec_unit, compile
-from vivace.backends.cuda_graph.codec_operands import (
+from vivace.backends.cuda_graph import compile
+from vivace.backends.cuda_graph.codec import product as codec_product
+from vivace.backends.cuda_graph.codec import unit as codec_unit
+from vivace.backends.cuda_graph.codec.operands import (
     ColumnParameters,
     Outputs,
     Processors,
     WideLayer,
 )
-from vivace.backends.cuda_graph.codec_product import SHAPES, CodecProducts, Shape, WideProduct
-from vivace.backends.cuda_graph.codec_unit import UnitKernels, WideUnit
+from vivace.backends.cuda_graph.codec.product import SHAPES, CodecProducts, Shape, WideProduct
+from vivace.backends.cuda_graph.codec.unit import UnitKernels, WideUnit
 from vivace.backends.cuda_graph.layers import attention_cuda
 from vivace.backends.cuda_graph.layers.attention_cuda import CudaAttention
 from vivace.backends.megakernel.driver import TensorMap

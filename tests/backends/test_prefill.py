@@ -18,9 +18,9 @@ from tests.support.official_calls import official_items
 from tests.support.slots import params, speak, stored
 from tests.support.tiny import Tiny
 from vivace.backends.cuda_graph import backend as backend_module
-from vivace.backends.cuda_graph import codec as codec_module
 from vivace.backends.cuda_graph import prefill as prefill_module
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
+from vivace.backends.cuda_graph.codec import graphs as codec_graphs
 from vivace.backends.cuda_graph.layers import selection
 from vivace.backends.cuda_graph.layers.frame import KvPositions
 from vivace.backends.cuda_graph.layers.plain import PlainLayers
@@ -239,7 +239,7 @@ def test_reference_is_decoded_once_and_cached(part: Tiny, monkeypatch: pytest.Mo
 
 
 def test_reference_cache_is_bounded(part: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec_module, "MAX_KEPT", 2)
+    monkeypatch.setattr(codec_graphs, "MAX_KEPT", 2)
     backend = graph_backend(part)
     sizes = []
     for seed in range(4):

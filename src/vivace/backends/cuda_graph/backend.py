@@ -22,7 +22,7 @@ from vivace.backends.base import (
     Slot,
 )
 from vivace.backends.cuda_graph.buckets import BATCHES, PROMPT_ROWS, largest_batch
-from vivace.backends.cuda_graph.codec import CodecGraphs
+from vivace.backends.cuda_graph.codec.graphs import CodecGraphs
 from vivace.backends.cuda_graph.compile import kernel_compiler
 from vivace.backends.cuda_graph.graphs import GraphPool
 from vivace.backends.cuda_graph.layers.selection import AUTO_LAYERS, pick_layers

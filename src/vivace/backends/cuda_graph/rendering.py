@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vivace.backends.base import Frames, Rendered
 from vivace.backends.cuda_graph.buckets import CODEC_FRAMES
-from vivace.backends.cuda_graph.codec import SILENCE, CodecGraphs, join_sounds
+from vivace.backends.cuda_graph.codec.graphs import SILENCE, CodecGraphs, join_sounds
 from vivace.backends.cuda_graph.graphs import GraphPool
 from vivace.backends.cuda_graph.slots.table import GraphSlot
 

@@ -1,4 +1,4 @@
-"""Launches the codec's layers of many rows on Hopper GPUs; see codec_product.cu."""
+"""Launches the codec's layers of many rows on Hopper GPUs; see product.cu."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from vivace.backends.cuda_graph.codec_checks import convolved
-from vivace.backends.cuda_graph.codec_operands import (
+from vivace.backends.cuda_graph.codec.checks import convolved
+from vivace.backends.cuda_graph.codec.operands import (
     ColumnParameters,
     Columns,
     Outputs,
@@ -37,7 +37,7 @@ LEAST_COLUMNS = 43  # of 128 rows for each multiprocessor, below which Triton's 
 
 
 class ProductArguments(ctypes.Structure):
-    """`Product` of codec_product.cu."""
+    """`Product` of product.cu."""
 
     _fields_ = [
         ("x", TensorMap),
@@ -51,7 +51,7 @@ class ProductArguments(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A kernel of codec_product.cu."""
+    """A kernel of product.cu."""
 
     columns: int  # of a tile
     num_stages: int

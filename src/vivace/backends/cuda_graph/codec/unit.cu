@@ -6,7 +6,7 @@
 // Operands in shared memory have no swizzle: eight channels of all rows, then the next eight channels. A window of
 // inputs is copied once for all taps, and a tap shifts it by some rows.
 //
-// Follows wgmma.cuh and codec.cuh.
+// Follows wgmma.cuh and operands.cuh.
 
 constexpr int WARPGROUP = 128;              // threads
 constexpr u32 CHUNK = 16;                   // bytes: eight channels of one row
@@ -48,7 +48,7 @@ DEVICE u64 operand(u32 address, u32 next) {
 
 // -- residual units -----------------------------------------------------------------------------------
 
-struct Unit {                               // UnitArguments of codec_unit.py
+struct Unit {                               // UnitArguments of unit.py
     const u16* x;                           // after the first activation; begins with its past
     const u16* weight;                      // [taps + 1, channels / DEPTH, DEPTH / 8, channels, 8]; the last is the linear layer's
     Columns hidden, columns;

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vivace.backends.cuda_graph import codec_kernels as kernels
-from vivace.backends.cuda_graph.codec_histories import Past, history_blocks, keep
-from vivace.backends.cuda_graph.codec_operands import Outputs, WideLayer
-from vivace.backends.cuda_graph.codec_tiles import HALF, SPLIT, UnitTile, pick_tile, pick_unit_tile
+from vivace.backends.cuda_graph.codec import kernels
+from vivace.backends.cuda_graph.codec.histories import Past, history_blocks, keep
+from vivace.backends.cuda_graph.codec.operands import Outputs, WideLayer
+from vivace.backends.cuda_graph.codec.tiles import HALF, SPLIT, UnitTile, pick_tile, pick_unit_tile
 from vivace.backends.cuda_graph.launch_sizes import power_of_two
 from vivace.model.layers import RMSNorm
 

@@ -8,11 +8,11 @@
 // A block computes tiles of 128 rows one after another. One thread copies inputs and weights into a ring buffer in
 // shared memory, also those of the next tile. Two warpgroups multiply 64 rows each.
 //
-// Follows wgmma.cuh and codec.cuh.
+// Follows wgmma.cuh and operands.cuh.
 
 constexpr int TILE_ROWS = 128, MULTIPLIERS = 256;  // threads that multiply
 
-struct Product {                            // ProductArguments of codec_product.py
+struct Product {                            // ProductArguments of product.py
     TensorMap x;                            // [streams, past and time, channels]: tiles of `span` times of some streams
     TensorMap weight;                       // [taps * columns, channels]
     Columns columns;

@@ -20,7 +20,7 @@ from vivace.backends.cuda_graph.buckets import (
     largest_batch,
     split_frames,
 )
-from vivace.backends.cuda_graph.codec_plain import PlainDecoder, SlotDecoder
+from vivace.backends.cuda_graph.codec.plain import PlainDecoder, SlotDecoder
 from vivace.backends.cuda_graph.compile import kernel_compiler, triton_refusal
 from vivace.backends.cuda_graph.graphs import GraphPool, Work
 from vivace.backends.cuda_graph.slots.staging import HostCopies, RowNumbers, upload
@@ -68,7 +68,7 @@ def _tried_fused(codec: Codec, num_rows: int, *, is_half: bool) -> SlotDecoder:
 
     The comparison is left out if it has passed on this machine.
     """
-    from vivace.backends.cuda_graph.codec_fused import FusedDecoder
+    from vivace.backends.cuda_graph.codec.fused import FusedDecoder
 
     decoder = FusedDecoder(codec, num_rows, is_half=is_half)
     key = (f"codec {is_half}", repr(codec.config), _describe_weights(codec))

@@ -9,8 +9,8 @@ A layer is one kernel, followed by one that updates its history. It reads past i
 slot's history and writes the activated input of the next layer. Consecutive linear layers are
 merged when the weights are packed.
 
-Layers of many rows behind the transformer run in `half` on codec_product.cu and codec_unit.cu on
-Hopper GPUs, with equal results.
+Layers of many rows behind the transformer run in `half` on product.cu and unit.cu on Hopper
+GPUs, with equal results.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from vivace.backends.cuda_graph import codec_kernels as kernels
 from vivace.backends.cuda_graph.buckets import CODEC_FRAMES
-from vivace.backends.cuda_graph.codec_histories import Histories, Past
-from vivace.backends.cuda_graph.codec_layers import (
+from vivace.backends.cuda_graph.codec import kernels
+from vivace.backends.cuda_graph.codec.histories import Histories, Past
+from vivace.backends.cuda_graph.codec.layers import (
     Activation,
     CodeSum,
     Mix,
@@ -34,12 +34,12 @@ from vivace.backends.cuda_graph.codec_layers import (
     Waveform,
     rounded,
 )
-from vivace.backends.cuda_graph.codec_operands import ColumnParameters
-from vivace.backends.cuda_graph.codec_plain import SlotDecoder
-from vivace.backends.cuda_graph.codec_product import CodecProducts, WideProduct, load_products
-from vivace.backends.cuda_graph.codec_tiles import SINGLE
-from vivace.backends.cuda_graph.codec_transformer import RingAttention, Rope, TransformerLayer
-from vivace.backends.cuda_graph.codec_unit import UnitKernels, WideUnit, load_kernels
+from vivace.backends.cuda_graph.codec.operands import ColumnParameters
+from vivace.backends.cuda_graph.codec.plain import SlotDecoder
+from vivace.backends.cuda_graph.codec.product import CodecProducts, WideProduct, load_products
+from vivace.backends.cuda_graph.codec.tiles import SINGLE
+from vivace.backends.cuda_graph.codec.transformer import RingAttention, Rope, TransformerLayer
+from vivace.backends.cuda_graph.codec.unit import UnitKernels, WideUnit, load_kernels
 from vivace.model import ops
 from vivace.model.codec import Codec
 from vivace.model.codec_decoder import (
@@ -55,7 +55,7 @@ from vivace.model.layers import GatedMlp, RMSNorm, ScaledBlock
 
 # Frames of up to 64 streams mostly wait for their weights. They run on the other multiprocessors.
 MAX_SHARING_SLOTS, SHARE = 65, 0.5
-MIN_WIDE_SLOTS = 10  # of a decoder that compiles codec_product.cu, with the one for padding
+MIN_WIDE_SLOTS = 10  # of a decoder that compiles product.cu, with the one for padding
 
 
 class FusedDecoder(SlotDecoder):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from vivace.backends.cuda_graph.codec_kernels import clamped
+from vivace.backends.cuda_graph.codec.kernels import clamped
 
 
 @triton.jit(do_not_specialize=["length"])

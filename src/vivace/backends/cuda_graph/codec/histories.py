@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vivace.backends.cuda_graph import codec_kernels as kernels
+from vivace.backends.cuda_graph.codec import kernels
 from vivace.backends.cuda_graph.launch_sizes import power_of_two
 
 ALIGNMENT = 4  # float32 numbers: 16 bytes

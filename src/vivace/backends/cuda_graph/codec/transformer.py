@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from vivace.backends.cuda_graph.buckets import CODEC_FRAMES
-from vivace.backends.cuda_graph.codec_attention import attend_kernel, rotations_kernel
-from vivace.backends.cuda_graph.codec_histories import Past
-from vivace.backends.cuda_graph.codec_layers import Product
-from vivace.backends.cuda_graph.codec_tiles import SPLIT
+from vivace.backends.cuda_graph.codec.attention_kernels import attend_kernel, rotations_kernel
+from vivace.backends.cuda_graph.codec.histories import Past
+from vivace.backends.cuda_graph.codec.layers import Product
+from vivace.backends.cuda_graph.codec.tiles import SPLIT
 from vivace.backends.cuda_graph.launch_sizes import power_of_two
 
 

@@ -1,4 +1,4 @@
-"""Operands of the codec's kernels for Hopper GPUs, as codec.cuh declares them."""
+"""Operands of the codec's kernels for Hopper GPUs, as operands.cuh declares them."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def column_order(num_columns: int, device: torch.device) -> Tensor:
 
 def layer_source(path: Path, columns: Sequence[int]) -> str:
     """A file of kernels after the files that it needs. `columns`: widths of its products."""
-    return complete_source([path.with_name("codec.cuh"), path], "f16", columns)
+    return complete_source([path.with_name("operands.cuh"), path], "f16", columns)
 
 
 def address_of(tensor: Tensor | None) -> int:

@@ -17,7 +17,7 @@ DEVICE float2 unpack(u32 both) {
     return value;
 }
 
-// `_snake` of codec_kernels.py, operation by operation.
+// `_snake` of kernels.py, operation by operation.
 DEVICE float snake(float x, float frequency, float inverse_gain) {
     float r = fmaf(x, frequency, __fsub_rn(TO_INTEGER, fmaf(x, frequency, TO_INTEGER)));
     float square = __fmul_rn(r, r);

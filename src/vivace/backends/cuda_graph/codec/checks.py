@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vivace.backends.cuda_graph.codec_operands import ColumnParameters, Outputs, WideLayer
+from vivace.backends.cuda_graph.codec.operands import ColumnParameters, Outputs, WideLayer
 from vivace.backends.cuda_graph.hopper.loading import compare
 
 

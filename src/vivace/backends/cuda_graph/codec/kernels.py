@@ -52,8 +52,8 @@ def rounded(x, PRECISION: tl.constexpr):
 def _snake(x, n, frequency, inverse_gain):
     """The snake activation of x [M, N], whose columns are the channels `n`.
 
-    `frequency` is in half turns. Every sum is an explicit FMA, so that codec.cuh computes the same
-    bits. The polynomial is sin(pi * r) for |r| <= 0.5; its sign does not matter.
+    `frequency` is in half turns. Every sum is an explicit FMA, so that operands.cuh computes the
+    same bits. The polynomial is sin(pi * r) for |r| <= 0.5; its sign does not matter.
     """
     turns = tl.load(frequency + n)[None, :]
     r = tl.fma(x, turns, TO_INTEGER - tl.fma(x, turns, TO_INTEGER))

@@ -1,4 +1,4 @@
-"""Launches the codec's residual units of many rows on Hopper GPUs; see codec_unit.cu."""
+"""Launches the codec's residual units of many rows on Hopper GPUs; see unit.cu."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from vivace.backends.cuda_graph.codec_checks import compare_unit, random_unit
-from vivace.backends.cuda_graph.codec_operands import (
+from vivace.backends.cuda_graph.codec.checks import compare_unit, random_unit
+from vivace.backends.cuda_graph.codec.operands import (
     ColumnParameters,
     Columns,
     Outputs,
@@ -32,7 +32,7 @@ TAPS, MAX_DILATION = 7, 9
 
 
 class UnitArguments(ctypes.Structure):
-    """`Unit` of codec_unit.cu."""
+    """`Unit` of unit.cu."""
 
     _fields_ = [
         ("x", c_uint64),

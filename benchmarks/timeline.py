@@ -53,10 +53,10 @@ WATCHED: dict[str, tuple[str, ...]] = {
     "vivace.backends.cuda_graph.codec.fused": ("FusedDecoder",),
     "vivace.backends.cuda_graph.stepper": ("Stepper.start",),
     "vivace.backends.cuda_graph.backend": ("CudaGraphBackend",),
-    "vivace.backends.megakernel.driver": ("Module",),
+    "vivace.backends.cuda.driver": ("Module",),
     "vivace.backends.megakernel.kernel": ("Kernel", "Kernel.set_weights"),
     "vivace.backends.megakernel.layers": ("MegakernelLayers", "MegakernelLayers.load"),
-    "vivace.backends.megakernel.nvrtc": ("compile_source",),
+    "vivace.backends.cuda.nvrtc": ("compile_source",),
 }
 
 

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.support.cuda_emulator import EmulatedKernels, KernelError, find_compiler
+from vivace.backends.cuda.driver import TensorMap
 from vivace.backends.cuda_graph import compile
 from vivace.backends.cuda_graph.codec import product as codec_product
 from vivace.backends.cuda_graph.codec import unit as codec_unit
@@ -27,7 +28,6 @@ from vivace.backends.cuda_graph.codec.product import SHAPES, CodecProducts, Shap
 from vivace.backends.cuda_graph.codec.unit import UnitKernels, WideUnit
 from vivace.backends.cuda_graph.layers import attention_cuda
 from vivace.backends.cuda_graph.layers.attention_cuda import CudaAttention
-from vivace.backends.megakernel.driver import TensorMap
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")
 
@@ -43,7 +43,7 @@ def distance(found: Tensor, expected: Tensor) -> float:
 
 
 class EmulatedDriver:
-    """The functions of megakernel/driver.py that launch kernels, for emulated ones."""
+    """The functions of cuda/driver.py that launch kernels, for emulated ones."""
 
     def __init__(self, kernels: EmulatedKernels, numbers: list[int] | None = None) -> None:
         self._kernels, self._numbers = kernels, numbers

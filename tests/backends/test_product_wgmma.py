@@ -7,6 +7,7 @@ import ctypes
 import pytest
 import torch
 
+from vivace.backends.cuda import nvrtc
 from vivace.backends.cuda_graph.layers import attention_cuda, product_wgmma, tiles
 from vivace.backends.cuda_graph.layers.product_wgmma import (
     GATED,
@@ -14,7 +15,6 @@ from vivace.backends.cuda_graph.layers.product_wgmma import (
     ProductArguments,
     find_tiles,
 )
-from vivace.backends.megakernel import nvrtc
 from vivace.errors import BackendUnavailableError
 
 MAX_SHARED = 227 * 2**10

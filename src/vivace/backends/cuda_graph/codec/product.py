@@ -13,6 +13,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from vivace.backends.cuda import driver
+from vivace.backends.cuda.driver import TensorMap
+from vivace.backends.cuda.nvrtc import compile_source
 from vivace.backends.cuda_graph.codec.checks import convolved
 from vivace.backends.cuda_graph.codec.operands import (
     ColumnParameters,
@@ -27,9 +30,6 @@ from vivace.backends.cuda_graph.compile import is_collecting
 from vivace.backends.cuda_graph.hopper.loading import ARCHITECTURE, compare, load_on_hopper
 from vivace.backends.cuda_graph.hopper.wgmma_source import DEPTH, ROW_BYTES
 from vivace.backends.cuda_graph.launch_sizes import num_multiprocessors
-from vivace.backends.megakernel import driver
-from vivace.backends.megakernel.driver import TensorMap
-from vivace.backends.megakernel.nvrtc import compile_source
 
 TILE_ROWS = 128
 MULTIPLIERS = 256  # threads of a block that multiply

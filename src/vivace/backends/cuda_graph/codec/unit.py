@@ -12,6 +12,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from vivace.backends.cuda import driver
+from vivace.backends.cuda.nvrtc import compile_source
 from vivace.backends.cuda_graph.codec.checks import compare_unit, random_unit
 from vivace.backends.cuda_graph.codec.operands import (
     ColumnParameters,
@@ -25,8 +27,6 @@ from vivace.backends.cuda_graph.codec.operands import (
 from vivace.backends.cuda_graph.compile import is_collecting
 from vivace.backends.cuda_graph.hopper.loading import ARCHITECTURE, load_on_hopper
 from vivace.backends.cuda_graph.launch_sizes import num_multiprocessors
-from vivace.backends.megakernel import driver
-from vivace.backends.megakernel.nvrtc import compile_source
 
 TAPS, MAX_DILATION = 7, 9
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from vivace.backends.cuda import driver
+from vivace.backends.cuda.nvrtc import compile_source
 from vivace.backends.cuda_graph.hopper.loading import ARCHITECTURE, load_on_hopper
-from vivace.backends.megakernel import driver
-from vivace.backends.megakernel.nvrtc import compile_source
 
 NUM_THREADS = 128
 WARPS = NUM_THREADS // 32  # of a block; one KV head of a slot each in the predictor

@@ -12,13 +12,13 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from vivace.backends.cuda import driver
+from vivace.backends.cuda.driver import TensorMap
+from vivace.backends.cuda.nvrtc import compile_source
 from vivace.backends.cuda_graph.compile import is_collecting
 from vivace.backends.cuda_graph.hopper.loading import ARCHITECTURE, compare, load_on_hopper
 from vivace.backends.cuda_graph.hopper.wgmma_source import DEPTH, ROW_BYTES, complete_source
 from vivace.backends.cuda_graph.layers.tiles import MANY, NUM_PARTS, WGMMA_ROWS, can_copy_tiles
-from vivace.backends.megakernel import driver
-from vivace.backends.megakernel.driver import TensorMap
-from vivace.backends.megakernel.nvrtc import compile_source
 from vivace.model.layers import RMSNorm
 
 FEWEST_ROWS = 33  # fewer run in Triton's kernels with smaller tiles

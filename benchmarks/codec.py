@@ -19,8 +19,8 @@ from report import write_report
 from shapes import load_configs, random_module
 from torch import Tensor
 
-from vivace.backends.cuda_graph.codec_fused import FusedDecoder
-from vivace.backends.cuda_graph.codec_plain import PlainDecoder, SlotDecoder
+from vivace.backends.cuda_graph.codec.fused import FusedDecoder
+from vivace.backends.cuda_graph.codec.plain import PlainDecoder, SlotDecoder
 from vivace.backends.cuda_graph.compile import kernel_compiler
 from vivace.checkpoint import EMBEDDED, Checkpoint
 from vivace.cli.bench.machine import machine

@@ -9,14 +9,14 @@ from typing import Any
 
 from torch import Tensor
 
-from vivace.backends.cuda_graph.attention_cuda import (
+from vivace.backends.cuda_graph.layers.attention import CHUNK, SPAN
+from vivace.backends.cuda_graph.layers.attention_cuda import (
     FRAME_KERNELS,
     CudaAttention,
     FrameArguments,
     SlotArguments,
 )
-from vivace.backends.cuda_graph.launch import CHUNK, SPAN
-from vivace.backends.cuda_graph.product_wgmma import WgmmaProducts, WgmmaTiles
+from vivace.backends.cuda_graph.layers.product_wgmma import WgmmaProducts, WgmmaTiles
 from vivace.model.layers import RMSNorm
 
 Watch = Callable[[str, dict[str, Any], Callable[[], Any]], Any]  # name, arguments, the launch

@@ -37,7 +37,7 @@ from torch import Tensor
 from vivace.backends.base import CodecPrecision
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.buckets import BATCHES
-from vivace.backends.cuda_graph.frame import KvPositions, SamplingState
+from vivace.backends.cuda_graph.layers.frame import KvPositions, SamplingState
 from vivace.backends.frame_maker import FrameCodes
 from vivace.backends.megakernel.backend import MegakernelBackend
 from vivace.cli.bench.machine import machine
@@ -291,7 +291,7 @@ def compare(backend: CudaGraphBackend, opening: list[Codes]) -> dict[str, Any]:
     """
     if backend.name != "megakernel":
         return {}
-    from vivace.backends.cuda_graph.fused import FusedLayers
+    from vivace.backends.cuda_graph.layers.fused import FusedLayers
 
     compared = ComparedLayers(backend._layers, FusedLayers(backend.model, backend._table))
     backend.graphs._is_capturing = False

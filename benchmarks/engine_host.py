@@ -33,9 +33,10 @@ from report import read_sizes, write_report
 from torch import Tensor
 
 from vivace.backends.base import Frames, Rendered
-from vivace.backends.cuda_graph import codec, stepper
+from vivace.backends.cuda_graph import stepper
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
-from vivace.backends.cuda_graph.slot_table import RING, Status
+from vivace.backends.cuda_graph.codec import graphs as codec_graphs
+from vivace.backends.cuda_graph.slots.table import RING, Status
 from vivace.checkpoint import EMBEDDED
 from vivace.cli.bench.machine import machine
 from vivace.engine import completeness
@@ -274,7 +275,7 @@ class NoCopies:
 
 
 def measure(num_streams: int, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    with patch.object(codec, "HostCopies", NoCopies):
+    with patch.object(codec_graphs, "HostCopies", NoCopies):
         host = Host(num_streams, is_watched=arguments.watched)
         collect_less_often()  # as the server and `vivace bench` do
         num_requests = min(arguments.burst, num_streams)

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vivace.backends.cuda_graph import codec_kernels
+from vivace.backends.cuda_graph.codec import kernels as codec_kernels
 from vivace.sampling import NoiseTable, Shape, draw, shape_scores, talker_scores
 
 Given = dict[str, Any]

@@ -35,10 +35,10 @@ from torch.profiler import ProfilerActivity, profile
 from triton.runtime.jit import JITFunction
 
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
-from vivace.backends.cuda_graph.codec_fused import FusedDecoder
-from vivace.backends.cuda_graph.frame import KvPositions
-from vivace.backends.cuda_graph.plain import PlainLayers
-from vivace.backends.cuda_graph.slot_table import Number
+from vivace.backends.cuda_graph.codec.fused import FusedDecoder
+from vivace.backends.cuda_graph.layers.frame import KvPositions
+from vivace.backends.cuda_graph.layers.plain import PlainLayers
+from vivace.backends.cuda_graph.slots.table import Number
 from vivace.backends.megakernel.backend import MegakernelBackend
 from vivace.backends.megakernel.kernel import MAX_BATCH
 from vivace.backends.megakernel.layers import MegakernelLayers

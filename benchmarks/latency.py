@@ -23,7 +23,7 @@ from report import write_report
 from shapes import load_configs, random_module
 
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
-from vivace.backends.cuda_graph.codec import CodecGraphs
+from vivace.backends.cuda_graph.codec.graphs import CodecGraphs
 from vivace.backends.cuda_graph.graphs import GraphPool
 from vivace.cli.bench.latency import CHUNKS
 from vivace.cli.bench.machine import machine

@@ -25,12 +25,12 @@ from report import write_report
 from torch import Tensor
 from triton.runtime.errors import OutOfResources
 
-from vivace.backends.cuda_graph import launch, product_wgmma, products
-from vivace.backends.cuda_graph.launch import Heads, SlotKeys
-from vivace.backends.cuda_graph.product_kernels import wait_for_last
-from vivace.backends.cuda_graph.product_wgmma import WgmmaTiles, find_tiles
-from vivace.backends.cuda_graph.products import Residual
-from vivace.backends.cuda_graph.tiles import Tiles, split_tiles, tiles
+from vivace.backends.cuda_graph.layers import attention, product_wgmma, products
+from vivace.backends.cuda_graph.layers.attention import Heads, SlotKeys
+from vivace.backends.cuda_graph.layers.product_kernels import wait_for_last
+from vivace.backends.cuda_graph.layers.product_wgmma import WgmmaTiles, find_tiles
+from vivace.backends.cuda_graph.layers.products import Residual
+from vivace.backends.cuda_graph.layers.tiles import Tiles, split_tiles, tiles
 from vivace.cli.bench.machine import machine
 from vivace.model.layers import RMSNorm
 
@@ -146,7 +146,7 @@ class Chain:
         rows, normed = self.rows, self.normed
         for weights, cache in zip(self.layers * NUM_PASSES, self.caches * NUM_PASSES, strict=True):
             qkv = self.wide("qkv", normed, weights["qkv"], variants.get("qkv"))
-            x = launch.attend_frame(qkv, self.block, self.heads, cache, 7, 1)
+            x = attention.attend_frame(qkv, self.block, self.heads, cache, 7, 1)
             for name in ("o", "down"):
                 if name == "down":
                     gated = variants.get("gate-up")

@@ -21,9 +21,9 @@ from report import write_report
 from shapes import load_configs, random_module
 
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
-from vivace.backends.cuda_graph.frame import DrawKind, KvPositions, SamplingState
-from vivace.backends.cuda_graph.pages import num_pages
-from vivace.backends.cuda_graph.slot_table import Number, Scale, SlotTable
+from vivace.backends.cuda_graph.layers.frame import DrawKind, KvPositions, SamplingState
+from vivace.backends.cuda_graph.slots.pages import num_pages
+from vivace.backends.cuda_graph.slots.table import Number, Scale, SlotTable
 from vivace.backends.megakernel.backend import MegakernelBackend
 from vivace.cli.bench.machine import machine
 from vivace.model.codec import Codec

@@ -29,15 +29,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from vivace.backends.base import CodecPrecision
+from vivace.backends.cuda import driver
+from vivace.backends.cuda.nvrtc import compile_source
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
-from vivace.backends.cuda_graph.codec_checks import random_unit
-from vivace.backends.cuda_graph.codec_operands import ColumnParameters, Outputs
-from vivace.backends.cuda_graph.codec_product import SHAPES, WideProduct, load_products
-from vivace.backends.cuda_graph.codec_unit import MAX_DILATION, TAPS, WideUnit, load_kernels
-from vivace.backends.megakernel import driver, kernel
+from vivace.backends.cuda_graph.codec.checks import random_unit
+from vivace.backends.cuda_graph.codec.operands import ColumnParameters, Outputs
+from vivace.backends.cuda_graph.codec.product import SHAPES, WideProduct, load_products
+from vivace.backends.cuda_graph.codec.unit import MAX_DILATION, TAPS, WideUnit, load_kernels
+from vivace.backends.megakernel import kernel
 from vivace.backends.megakernel.backend import MegakernelBackend
 from vivace.backends.megakernel.kernel import architecture_of
-from vivace.backends.megakernel.nvrtc import compile_source
 from vivace.checkpoint import Checkpoint
 from vivace.model.codec import Codec
 from vivace.model.config_file import parse_model_config

@@ -35,7 +35,9 @@ from engine import random_tts
 from report import write_report
 
 from vivace.backends import Capacity, build_backend
-from vivace.backends.cuda_graph import buckets, codec_fused, codec_operands, step
+from vivace.backends.cuda_graph import buckets, step
+from vivace.backends.cuda_graph.codec import fused as codec_fused
+from vivace.backends.cuda_graph.codec import operands as codec_operands
 from vivace.cli.bench.latency import Subject
 from vivace.cli.bench.load import measure_throughput
 from vivace.cli.bench.machine import machine
@@ -47,9 +49,9 @@ from vivace.tts import TTS
 
 GRAPHS = "vivace.backends.cuda_graph"
 CONSTANTS = {  # by setting
-    "share": (f"{GRAPHS}.codec_fused.SHARE",),
-    "waves": (f"{GRAPHS}.codec_operands.MANY_WAVES",),
-    "pass": (f"{GRAPHS}.buckets.CODEC_PASS", f"{GRAPHS}.codec.CODEC_PASS"),
+    "share": (f"{GRAPHS}.codec.fused.SHARE",),
+    "waves": (f"{GRAPHS}.codec.operands.MANY_WAVES",),
+    "pass": (f"{GRAPHS}.buckets.CODEC_PASS", f"{GRAPHS}.codec.graphs.CODEC_PASS"),
     "turn": ("vivace.engine.scheduler.PACES",),
     "ahead": (f"{GRAPHS}.step.LOOKAHEAD",),
 }

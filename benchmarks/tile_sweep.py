@@ -21,9 +21,9 @@ from report import write_report
 from torch import Tensor
 from triton.runtime.errors import OutOfResources
 
-from vivace.backends.cuda_graph import product_wgmma, products
-from vivace.backends.cuda_graph.products import Residual
-from vivace.backends.cuda_graph.tiles import Tiles
+from vivace.backends.cuda_graph.layers import product_wgmma, products
+from vivace.backends.cuda_graph.layers.products import Residual
+from vivace.backends.cuda_graph.layers.tiles import Tiles
 from vivace.cli.bench.machine import machine
 from vivace.model.layers import RMSNorm
 

@@ -44,17 +44,19 @@ WATCHED: dict[str, tuple[str, ...]] = {
     "vivace.backends.cuda_graph.triton_key": ("store_triton_key",),
     "vivace.backends.cuda_graph.compile": ("import_kernels", "KernelCompiler.compile"),
     "vivace.backends.cuda_graph.graphs": ("GraphPool._prepare", "GraphPool._capture"),
-    "vivace.backends.cuda_graph.slot_table": ("SlotTable",),
+    "vivace.backends.cuda_graph.slots.table": ("SlotTable",),
     "vivace.backends.cuda_graph.prefill": ("join_tables", "Prefill", "Prefill.run"),
-    "vivace.backends.cuda_graph.layers": ("_tried", "_first_work", "_compare"),
-    "vivace.backends.cuda_graph.codec": ("_tried_fused", "CodecGraphs", "CodecGraphs.start_ahead"),
-    "vivace.backends.cuda_graph.codec_fused": ("FusedDecoder",),
+    "vivace.backends.cuda_graph.layers.selection": ("_tried", "_first_work", "_compare"),
+    "vivace.backends.cuda_graph.codec.graphs": (
+        *("_tried_fused", "CodecGraphs", "CodecGraphs.start_ahead"),
+    ),
+    "vivace.backends.cuda_graph.codec.fused": ("FusedDecoder",),
     "vivace.backends.cuda_graph.stepper": ("Stepper.start",),
     "vivace.backends.cuda_graph.backend": ("CudaGraphBackend",),
-    "vivace.backends.megakernel.driver": ("Module",),
+    "vivace.backends.cuda.driver": ("Module",),
     "vivace.backends.megakernel.kernel": ("Kernel", "Kernel.set_weights"),
     "vivace.backends.megakernel.layers": ("MegakernelLayers", "MegakernelLayers.load"),
-    "vivace.backends.megakernel.nvrtc": ("compile_source",),
+    "vivace.backends.cuda.nvrtc": ("compile_source",),
 }
 
 

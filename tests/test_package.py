@@ -98,6 +98,14 @@ IMPORTERS = {  # third-party packages and the only packages that may import them
 }
 NOT_IN_LOWEST_LAYER = {"torch", "numpy"}
 BANNED_PACKAGES = {"transformers", "torchaudio", "librosa", "einops", "accelerate"}
+CUDA_GRAPH = "vivace.backends.cuda_graph"
+CAPTURING = {"graphs", "compile", "triton_key", "buckets", "launch_sizes"}
+CUDA_GRAPH_PARTS: dict[str, set[str]] = {  # what a part of the backend may import of the others
+    "slots": set(),
+    "hopper": set(),
+    **dict.fromkeys(CAPTURING, CAPTURING),
+    **{name: CAPTURING | {"slots", "hopper"} for name in ("layers", "codec")},
+}  # other modules may import all parts
 PICKLES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
 
 
@@ -191,6 +199,18 @@ def may_import(importer: str, imported: str) -> bool:
     if importer in NARROW and imported not in NARROW[importer]:
         return False
     return imported in LAYERS and LAYERS[imported] < LAYERS[importer]
+
+
+def cuda_graph_part(module: str) -> str:
+    """The package or module directly below `CUDA_GRAPH`; empty for other modules."""
+    rest = module.removeprefix(CUDA_GRAPH + ".")
+    return rest.split(".")[0] if rest != module else ""
+
+
+def may_import_part(importer: str, imported: str) -> bool:
+    if "" in (importer, imported) or importer == imported:
+        return True
+    return importer not in CUDA_GRAPH_PARTS or imported in CUDA_GRAPH_PARTS[importer]
 
 
 def may_use_package(importer: str, package: str) -> bool:
@@ -330,6 +350,36 @@ def test_allowed_import_is_accepted(name: str, source: str) -> None:
 def test_relative_import_is_rejected() -> None:
     with pytest.raises(AssertionError, match="relative"):
         find_breaches("vivace.prompt", "from .tts import TTS")
+
+
+def test_parts_of_cuda_graph_import_only_lower_parts() -> None:
+    sources = {module_name(path): path.read_text() for path in MODULES}
+    pairs = {
+        (cuda_graph_part(name), cuda_graph_part(imported))
+        for name, source in sources.items()
+        for imported in imported_modules(parse(source), sources)
+    }
+    assert {("layers", "slots"), ("codec", "compile"), ("backend", "codec")} <= pairs
+    assert {pair for pair in pairs if not may_import_part(*pair)} == set()
+
+
+@pytest.mark.parametrize(
+    ("importer", "imported", "is_allowed"),
+    [
+        ("layers", "layers", True),
+        ("layers", "slots", True),
+        ("layers", "codec", False),
+        ("codec", "layers", False),
+        ("codec", "rendering", False),
+        ("slots", "layers", False),
+        ("compile", "graphs", True),
+        ("compile", "layers", False),
+        ("hopper", "slots", False),
+        ("backend", "codec", True),
+    ],
+)
+def test_order_of_cuda_graph_parts(importer: str, imported: str, is_allowed: bool) -> None:
+    assert may_import_part(importer, imported) == is_allowed
 
 
 @pytest.mark.parametrize("folder", ["src", "benchmarks", "scripts", "recipes"])

@@ -8,8 +8,8 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
-from vivace.backends.cuda_graph.codec_layers import Product, Unit
-from vivace.backends.cuda_graph.codec_operands import Outputs
+from vivace.backends.cuda_graph.codec.layers import Product, Unit
+from vivace.backends.cuda_graph.codec.operands import Outputs
 
 
 class WideLayerOfAnySize:

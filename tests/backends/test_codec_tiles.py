@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from vivace.backends.cuda_graph import codec_tiles
-from vivace.backends.cuda_graph.codec_tiles import (
+from vivace.backends.cuda_graph.codec import tiles as codec_tiles
+from vivace.backends.cuda_graph.codec.tiles import (
     DEEP,
     HALF,
     LARGE,

@@ -12,21 +12,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from vivace.backends.cuda_graph import codec_product, codec_unit
-from vivace.backends.cuda_graph.codec_operands import (
+from vivace.backends.cuda_graph.codec import product as codec_product
+from vivace.backends.cuda_graph.codec import unit as codec_unit
+from vivace.backends.cuda_graph.codec.operands import (
     ColumnParameters,
     Columns,
     Processors,
     Rows,
 )
-from vivace.backends.cuda_graph.codec_product import (
+from vivace.backends.cuda_graph.codec.product import (
     SHAPES,
     CodecProducts,
     ProductArguments,
     WideProduct,
 )
-from vivace.backends.cuda_graph.codec_unit import UnitArguments, UnitKernels, WideUnit
-from vivace.backends.cuda_graph.hopper import compare
+from vivace.backends.cuda_graph.codec.unit import UnitArguments, UnitKernels, WideUnit
+from vivace.backends.cuda_graph.hopper.loading import compare
 from vivace.errors import BackendUnavailableError
 
 

@@ -23,20 +23,20 @@ from tests.support.tiny import TINY_NAMES, Tiny
 from vivace.backends import survey
 from vivace.backends.base import FollowedStep, Frames, Samples
 from vivace.backends.cuda_graph import backend as backend_module
-from vivace.backends.cuda_graph import codec as codec_module
-from vivace.backends.cuda_graph import layers as layers_module
 from vivace.backends.cuda_graph import prefill as prefill_module
 from vivace.backends.cuda_graph import stepper as stepper_module
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.buckets import CODEC_FRAMES, fit, spans, split_frames
-from vivace.backends.cuda_graph.codec import pick_decoder
-from vivace.backends.cuda_graph.codec_plain import PlainDecoder
-from vivace.backends.cuda_graph.frame import DrawKind
+from vivace.backends.cuda_graph.codec import graphs as codec_graphs
+from vivace.backends.cuda_graph.codec.graphs import pick_decoder
+from vivace.backends.cuda_graph.codec.plain import PlainDecoder
 from vivace.backends.cuda_graph.graphs import GraphPool
-from vivace.backends.cuda_graph.layers import pick_layers
-from vivace.backends.cuda_graph.memory import pool_size
-from vivace.backends.cuda_graph.plain import PlainLayers
-from vivace.backends.cuda_graph.slot_table import Number
+from vivace.backends.cuda_graph.layers import selection
+from vivace.backends.cuda_graph.layers.frame import DrawKind
+from vivace.backends.cuda_graph.layers.plain import PlainLayers
+from vivace.backends.cuda_graph.layers.selection import pick_layers
+from vivace.backends.cuda_graph.slots.memory import pool_size
+from vivace.backends.cuda_graph.slots.table import Number
 from vivace.backends.cuda_graph.step import LOOKAHEAD, ShortStep
 from vivace.backends.cuda_graph.stepper import QueuedFrames
 from vivace.backends.kernel_cache import Comparison
@@ -257,7 +257,7 @@ def test_span_covers_all_keys_of_a_step(part: Tiny, monkeypatch: pytest.MonkeyPa
 def test_more_slots_than_largest_graph_are_stepped_in_parts(
     part: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("stepper.BATCHES", "codec.BATCHES", "backend.BATCHES"):
+    for name in ("stepper.BATCHES", "codec.graphs.BATCHES", "backend.BATCHES"):
         monkeypatch.setattr(f"vivace.backends.cuda_graph.{name}", (1, 2))
     backend = graph_backend(part)
     prompt = make_prompt(part, "Many.")
@@ -275,7 +275,7 @@ def test_more_slots_than_largest_graph_are_stepped_in_parts(
 
 def test_codec_pass_is_limited_to_its_memory(part: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five slots with six frames each: no pass exceeds four frames, and the audio is the same."""
-    for name in ("buckets.CODEC_PASS", "codec.CODEC_PASS"):
+    for name in ("buckets.CODEC_PASS", "codec.graphs.CODEC_PASS"):
         monkeypatch.setattr(f"vivace.backends.cuda_graph.{name}", 4)
     backend, prompt = graph_backend(part), make_prompt(part, "Many.")
     slots = [backend.admit(prompt, params(seed)) for seed in range(5)]
@@ -702,7 +702,7 @@ def test_gpu_backends_refuse_a_cpu(part: Tiny) -> None:
 def test_failing_kernels_fall_back_to_plain_layers(
     part: Tiny, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(layers_module, "fused_refusal", lambda _: None)
+    monkeypatch.setattr(selection, "fused_refusal", lambda _: None)
     with caplog.at_level(logging.WARNING):
         assert graph_backend(part).layers == "plain"  # no kernel runs on a CPU
     assert "fused kernels failed" in caplog.text
@@ -737,9 +737,9 @@ def test_facts_name_layers_memory_and_work_without_a_graph(part: Tiny) -> None:
 def test_failing_or_inexact_codec_kernels_fall_back_to_pytorch(
     part: Tiny, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(codec_module, "split_refusal", lambda _: None)
-    fused = types.ModuleType("codec_fused")
-    monkeypatch.setitem(sys.modules, "vivace.backends.cuda_graph.codec_fused", fused)
+    monkeypatch.setattr(codec_graphs, "split_refusal", lambda _: None)
+    fused = types.ModuleType("fused")
+    monkeypatch.setitem(sys.modules, "vivace.backends.cuda_graph.codec.fused", fused)
 
     class Loud(PlainDecoder):
         def decode(self, rows: Tensor, codes: Tensor) -> Tensor:
@@ -781,11 +781,11 @@ def test_codec_kernels_are_compared_again_for_other_weights(
             super().__init__(parts, device)
             keys.append(tuple(parts))
 
-    fused = types.ModuleType("codec_fused")
+    fused = types.ModuleType("fused")
     fused.FusedDecoder = lambda codec, num_rows, is_half: PlainDecoder(codec, num_rows)  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "vivace.backends.cuda_graph.codec_fused", fused)
-    monkeypatch.setattr(codec_module, "split_refusal", lambda _: None)
-    monkeypatch.setattr(codec_module, "Comparison", Recorded)
+    monkeypatch.setitem(sys.modules, "vivace.backends.cuda_graph.codec.fused", fused)
+    monkeypatch.setattr(codec_graphs, "split_refusal", lambda _: None)
+    monkeypatch.setattr(codec_graphs, "Comparison", Recorded)
     other = copy.deepcopy(part.codec)
     with torch.inference_mode():
         next(other.decoder.parameters()).mul_(2)

@@ -14,17 +14,20 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.support.cuda_emulator import EmulatedKernels, KernelError, find_compiler
-from vivace.backends.cuda_graph import attention_cuda, codec_product, codec_unit, compile
-from vivace.backends.cuda_graph.attention_cuda import CudaAttention
-from vivace.backends.cuda_graph.codec_operands import (
+from vivace.backends.cuda.driver import TensorMap
+from vivace.backends.cuda_graph import compile
+from vivace.backends.cuda_graph.codec import product as codec_product
+from vivace.backends.cuda_graph.codec import unit as codec_unit
+from vivace.backends.cuda_graph.codec.operands import (
     ColumnParameters,
     Outputs,
     Processors,
     WideLayer,
 )
-from vivace.backends.cuda_graph.codec_product import SHAPES, CodecProducts, Shape, WideProduct
-from vivace.backends.cuda_graph.codec_unit import UnitKernels, WideUnit
-from vivace.backends.megakernel.driver import TensorMap
+from vivace.backends.cuda_graph.codec.product import SHAPES, CodecProducts, Shape, WideProduct
+from vivace.backends.cuda_graph.codec.unit import UnitKernels, WideUnit
+from vivace.backends.cuda_graph.layers import attention_cuda
+from vivace.backends.cuda_graph.layers.attention_cuda import CudaAttention
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")
 
@@ -40,7 +43,7 @@ def distance(found: Tensor, expected: Tensor) -> float:
 
 
 class EmulatedDriver:
-    """The functions of megakernel/driver.py that launch kernels, for emulated ones."""
+    """The functions of cuda/driver.py that launch kernels, for emulated ones."""
 
     def __init__(self, kernels: EmulatedKernels, numbers: list[int] | None = None) -> None:
         self._kernels, self._numbers = kernels, numbers

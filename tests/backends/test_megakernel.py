@@ -15,7 +15,7 @@ import torch
 import vivace.backends as backends
 from tests.support.tiny import Tiny
 from vivace.backends import AUTO_BACKEND, BackendEntry, Capacity, build_backend
-from vivace.backends.megakernel import nvrtc
+from vivace.backends.cuda import nvrtc
 from vivace.backends.megakernel.backend import MegakernelBackend, unfit
 from vivace.backends.megakernel.kernel import architecture_of, arguments_type, source
 from vivace.backends.megakernel.predictor import Dimensions

@@ -14,10 +14,10 @@ from tests.support.slots import make_prompt, params, speak
 from tests.support.tiny import Tiny
 from vivace.backends.cuda_graph import backend as backend_module
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
-from vivace.backends.cuda_graph.memory import pool_size
-from vivace.backends.cuda_graph.pages import PAGE, PagePool, num_pages
-from vivace.backends.cuda_graph.reservations import FIRM
-from vivace.backends.cuda_graph.slot_table import GraphSlot
+from vivace.backends.cuda_graph.slots.memory import pool_size
+from vivace.backends.cuda_graph.slots.pages import PAGE, PagePool, num_pages
+from vivace.backends.cuda_graph.slots.reservations import FIRM
+from vivace.backends.cuda_graph.slots.table import GraphSlot
 from vivace.engine.engine import Engine
 from vivace.engine.guard import frame_budget
 from vivace.engine.reader import UtteranceReader

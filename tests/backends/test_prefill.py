@@ -18,13 +18,13 @@ from tests.support.official_calls import official_items
 from tests.support.slots import params, speak, stored
 from tests.support.tiny import Tiny
 from vivace.backends.cuda_graph import backend as backend_module
-from vivace.backends.cuda_graph import codec as codec_module
-from vivace.backends.cuda_graph import layers as layers_module
 from vivace.backends.cuda_graph import prefill as prefill_module
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
-from vivace.backends.cuda_graph.frame import KvPositions
-from vivace.backends.cuda_graph.plain import PlainLayers
-from vivace.backends.cuda_graph.state_cache import StateCache
+from vivace.backends.cuda_graph.codec import graphs as codec_graphs
+from vivace.backends.cuda_graph.layers import selection
+from vivace.backends.cuda_graph.layers.frame import KvPositions
+from vivace.backends.cuda_graph.layers.plain import PlainLayers
+from vivace.backends.cuda_graph.slots.state_cache import StateCache
 from vivace.errors import BackendError, BackendUnavailableError
 from vivace.prompt import Prompt, build_prompt
 from vivace.speech import SamplingParams
@@ -170,7 +170,7 @@ def test_packed_prompts_equal_single_ones_for_any_pass_size(
 def test_packed_prompts_equal_plain_layers(
     part: Tiny, packing: CudaGraphBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backend_module, "pick_layers", layers_module.pick_layers)
+    monkeypatch.setattr(backend_module, "pick_layers", selection.pick_layers)
     prompts = cloned_prompts(part)
     packed, plain = read(packing, prompts), read(graph_backend(part), prompts)
     for some, others in zip(packed, plain, strict=True):
@@ -239,7 +239,7 @@ def test_reference_is_decoded_once_and_cached(part: Tiny, monkeypatch: pytest.Mo
 
 
 def test_reference_cache_is_bounded(part: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec_module, "MAX_KEPT", 2)
+    monkeypatch.setattr(codec_graphs, "MAX_KEPT", 2)
     backend = graph_backend(part)
     sizes = []
     for seed in range(4):
@@ -270,9 +270,9 @@ def test_least_recently_used_state_is_evicted() -> None:
 @pytest.fixture
 def fused_module(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     """Stub of the kernels' module, which cannot run on a CPU."""
-    monkeypatch.setattr(layers_module, "fused_refusal", lambda _: None)
+    monkeypatch.setattr(selection, "fused_refusal", lambda _: None)
     module = types.ModuleType("fused")
-    monkeypatch.setitem(sys.modules, "vivace.backends.cuda_graph.fused", module)
+    monkeypatch.setitem(sys.modules, "vivace.backends.cuda_graph.layers.fused", module)
     return module
 
 

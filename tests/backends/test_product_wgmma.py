@@ -7,9 +7,14 @@ import ctypes
 import pytest
 import torch
 
-from vivace.backends.cuda_graph import attention_cuda, product_wgmma, tiles
-from vivace.backends.cuda_graph.product_wgmma import GATED, SPLIT, ProductArguments, find_tiles
-from vivace.backends.megakernel import nvrtc
+from vivace.backends.cuda import nvrtc
+from vivace.backends.cuda_graph.layers import attention_cuda, product_wgmma, tiles
+from vivace.backends.cuda_graph.layers.product_wgmma import (
+    GATED,
+    SPLIT,
+    ProductArguments,
+    find_tiles,
+)
 from vivace.errors import BackendUnavailableError
 
 MAX_SHARED = 227 * 2**10

@@ -13,11 +13,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.support.slots import make_prompt, params
 from tests.support.tiny import Tiny
-from vivace.backends.cuda_graph import staging
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.prefill import Field
-from vivace.backends.cuda_graph.slot_table import GraphSlot
-from vivace.backends.cuda_graph.staging import HostCopies, RowNumbers, StagedNumbers
+from vivace.backends.cuda_graph.slots import staging
+from vivace.backends.cuda_graph.slots.staging import HostCopies, RowNumbers, StagedNumbers
+from vivace.backends.cuda_graph.slots.table import GraphSlot
 
 CPU = torch.device("cpu")
 PADDING = 9

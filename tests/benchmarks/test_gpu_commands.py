@@ -11,8 +11,8 @@ import torch
 
 from tests.benchmarks.conftest import Run
 
-products = pytest.importorskip("vivace.backends.cuda_graph.products")
-product_wgmma = pytest.importorskip("vivace.backends.cuda_graph.product_wgmma")
+products = pytest.importorskip("vivace.backends.cuda_graph.layers.products")
+product_wgmma = pytest.importorskip("vivace.backends.cuda_graph.layers.product_wgmma")
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),

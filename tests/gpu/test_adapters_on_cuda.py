@@ -46,7 +46,7 @@ def random_stack(num_adapters: int, sizes: list[int], depth: int, rank: int) -> 
 def test_changes_equal_reference_and_do_not_depend_on_other_rows(
     num_rows: int, sizes: list[int], depth: int, rank: int
 ) -> None:
-    from vivace.backends.cuda_graph.lora_products import add_change
+    from vivace.backends.cuda_graph.layers.lora_products import add_change
 
     stack = random_stack(3, sizes, depth, rank)
     x, y = random_rows(num_rows, depth), random_rows(num_rows, sum(sizes))
@@ -68,8 +68,8 @@ def test_gate_after_a_product_has_the_bits_of_the_gated_product(
     num_rows: int, inner: int, depth: int
 ) -> None:
     """Rows without an adapter use this path in an engine with adapters."""
-    from vivace.backends.cuda_graph.lora_products import gate
-    from vivace.backends.cuda_graph.products import Residual
+    from vivace.backends.cuda_graph.layers.lora_products import gate
+    from vivace.backends.cuda_graph.layers.products import Residual
 
     x, weight = random_rows(num_rows, depth), random_rows(2 * inner, depth, scale=0.05)
     stream = Residual(x, make_norm(depth))

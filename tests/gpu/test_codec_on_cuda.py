@@ -17,20 +17,20 @@ pytest.importorskip("triton")
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from shapes import load_configs, random_module
 
-from vivace.backends.cuda_graph import codec_fused
-from vivace.backends.cuda_graph.codec_fused import FusedDecoder
-from vivace.backends.cuda_graph.codec_histories import Histories, Past
-from vivace.backends.cuda_graph.codec_kernels import SNAKE
-from vivace.backends.cuda_graph.codec_layers import Activation, Product
-from vivace.backends.cuda_graph.codec_operands import ColumnParameters, Outputs
-from vivace.backends.cuda_graph.codec_product import (
+from vivace.backends.cuda_graph.codec import fused as codec_fused
+from vivace.backends.cuda_graph.codec.fused import FusedDecoder
+from vivace.backends.cuda_graph.codec.histories import Histories, Past
+from vivace.backends.cuda_graph.codec.kernels import SNAKE
+from vivace.backends.cuda_graph.codec.layers import Activation, Product
+from vivace.backends.cuda_graph.codec.operands import ColumnParameters, Outputs
+from vivace.backends.cuda_graph.codec.product import (
     SHAPES,
     CodecProducts,
     Shape,
     WideProduct,
     load_products,
 )
-from vivace.backends.cuda_graph.codec_unit import UnitKernels, WideUnit, load_kernels
+from vivace.backends.cuda_graph.codec.unit import UnitKernels, WideUnit, load_kernels
 
 pytestmark = [
     pytest.mark.gpu,

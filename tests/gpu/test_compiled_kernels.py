@@ -13,7 +13,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, CompiledKernel
 
-from vivace.backends.cuda_graph import attention_kernels, product_kernels, products, tiles
+from vivace.backends.cuda_graph.launch_sizes import power_of_two
+from vivace.backends.cuda_graph.layers import attention_kernels, product_kernels, products, tiles
 
 pytestmark = pytest.mark.gpu
 
@@ -110,7 +111,7 @@ def test_products_fit_shared_memory_of_every_gpu(
         constants: dict[str, Any] = {"BLOCK_M": cut.rows, "BLOCK_N": cut.columns}
         constants |= {
             "BLOCK_K": cut.depth,
-            "DEPTH": tiles.power_of_two(depth),
+            "DEPTH": power_of_two(depth),
             "IS_EVEN": True,
             "OVERLAPS": False,
         }

@@ -15,9 +15,9 @@ from tests.support.official_calls import official_items
 from tests.support.slots import stored
 from tests.support.tiny import Tiny
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
-from vivace.backends.cuda_graph.codec_plain import PlainDecoder
-from vivace.backends.cuda_graph.frame import DrawKind, SamplingState
-from vivace.backends.cuda_graph.slot_table import Number, Scale
+from vivace.backends.cuda_graph.codec.plain import PlainDecoder
+from vivace.backends.cuda_graph.layers.frame import DrawKind, SamplingState
+from vivace.backends.cuda_graph.slots.table import Number, Scale
 from vivace.backends.frame_maker import FrameCodes
 from vivace.checkpoint import EMBEDDED, Checkpoint
 from vivace.model import ops
@@ -27,9 +27,9 @@ from vivace.speech import SamplingParams
 
 pytest.importorskip("triton")
 from tests.support.teacher_forced import distance, predictor_logits, share_within, talker_states
-from vivace.backends.cuda_graph import draw_kernels, products
-from vivace.backends.cuda_graph.codec_fused import FusedDecoder
-from vivace.backends.cuda_graph.products import Residual
+from vivace.backends.cuda_graph.codec.fused import FusedDecoder
+from vivace.backends.cuda_graph.layers import draw_kernels, products
+from vivace.backends.cuda_graph.layers.products import Residual
 
 pytestmark = [
     pytest.mark.gpu,

@@ -16,7 +16,7 @@ from tests.support.slots import assert_official_codes_in_a_batch, speak
 from tests.support.tiny import TINY_NAMES, Tiny
 from vivace.backends.cuda_graph import prefill as prefill_module
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
-from vivace.backends.cuda_graph.staging import HostCopies
+from vivace.backends.cuda_graph.slots.staging import HostCopies
 from vivace.backends.eager import EagerBackend
 from vivace.prompt import build_prompt
 from vivace.speech import SamplingParams

@@ -12,11 +12,11 @@ from torch import Tensor
 pytest.importorskip("triton")
 from tests.support.cuda import CUDA, has_hopper, make_norm, random_rows
 from tests.support.teacher_forced import distance
-from vivace.backends.cuda_graph import launch, product_wgmma, products
-from vivace.backends.cuda_graph.frame import KvPositions
-from vivace.backends.cuda_graph.launch import Heads, Scratch, SlotKeys
-from vivace.backends.cuda_graph.product_wgmma import GATED, SPLIT, WgmmaTiles, load_products
-from vivace.backends.cuda_graph.products import Residual
+from vivace.backends.cuda_graph.layers import attention, product_wgmma, products
+from vivace.backends.cuda_graph.layers.attention import Heads, Scratch, SlotKeys
+from vivace.backends.cuda_graph.layers.frame import KvPositions
+from vivace.backends.cuda_graph.layers.product_wgmma import GATED, SPLIT, WgmmaTiles, load_products
+from vivace.backends.cuda_graph.layers.products import Residual
 from vivace.model import ops
 
 pytestmark = [
@@ -29,7 +29,7 @@ pytestmark = [
 def use_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(product_wgmma, "find_tiles", lambda *_: None)
     monkeypatch.setattr(products, "load_products", lambda device: None)
-    monkeypatch.setattr(launch, "load_attention", lambda *_: None)
+    monkeypatch.setattr(attention, "load_attention", lambda *_: None)
 
 
 @pytest.mark.parametrize("num_rows", [33, 64, 100, 128, 256, 300, 1024])
@@ -111,7 +111,7 @@ def test_frame_attention_equals_triton_and_does_not_depend_on_the_batch(
         cache = SlotKeys(keys[:num_slots].clone(), values[:num_slots].clone())
         torch.cuda.synchronize()  # the kernel reads its cache before the previous kernel ends
         some = qkv[: num_slots * num_new]
-        return launch.attend_frame(some, block, heads, cache, first, num_new), cache
+        return attention.attend_frame(some, block, heads, cache, first, num_new), cache
 
     found, cache = run(37)
     assert torch.equal(run(3)[0], found[: 3 * num_new])
@@ -148,7 +148,7 @@ def test_slot_attention_equals_triton_and_does_not_depend_on_the_batch(
         place = KvPositions(slots, position[:num_rows], num_keys[:num_rows], span)
         scratch = Scratch.make(num_rows, heads, span, CUDA)
         torch.cuda.synchronize()  # the kernel reads its cache before the previous kernel ends
-        out = launch.attend_slots(qkv[:num_rows], block, heads, cache, table, place, scratch)
+        out = attention.attend_slots(qkv[:num_rows], block, heads, cache, table, place, scratch)
         return out, cache, table.scores
 
     assert heads.cuda_kernels(CUDA) is not None

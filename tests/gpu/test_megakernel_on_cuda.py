@@ -20,11 +20,11 @@ from shapes import load_configs, random_module
 
 from tests.support.recording_backend import assert_same_audio, interleave
 from tests.support.teacher_forced import distance, share_within
-from vivace.backends.cuda_graph.frame import DrawKind, KvPositions, SamplingState
-from vivace.backends.cuda_graph.fused import FusedLayers
-from vivace.backends.cuda_graph.pages import PAGE
-from vivace.backends.cuda_graph.plain import PlainLayers
-from vivace.backends.cuda_graph.slot_table import Number, Scale, SlotTable
+from vivace.backends.cuda_graph.layers.frame import DrawKind, KvPositions, SamplingState
+from vivace.backends.cuda_graph.layers.fused import FusedLayers
+from vivace.backends.cuda_graph.layers.plain import PlainLayers
+from vivace.backends.cuda_graph.slots.pages import PAGE
+from vivace.backends.cuda_graph.slots.table import Number, Scale, SlotTable
 from vivace.backends.frame_maker import FrameCodes
 from vivace.backends.megakernel.backend import MegakernelBackend
 from vivace.backends.megakernel.layers import MegakernelLayers

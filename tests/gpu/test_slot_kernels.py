@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vivace.backends.cuda_graph.frame import DrawKind, SlotUpdater
-from vivace.backends.cuda_graph.slot_table import RING, Number, SlotTable
+from vivace.backends.cuda_graph.layers.frame import DrawKind, SlotUpdater
+from vivace.backends.cuda_graph.slots.table import RING, Number, SlotTable
 from vivace.backends.frame_maker import FrameCodes
 from vivace.checkpoint import EMBEDDED, Checkpoint
 from vivace.model.config import TalkerConfig
@@ -82,7 +82,7 @@ def run_frame(
 
 
 def check(config: TalkerConfig, device: torch.device, span: int, seed: int) -> None:
-    from vivace.backends.cuda_graph.slot_kernels import FusedSlotUpdater
+    from vivace.backends.cuda_graph.layers.slot_kernels import FusedSlotUpdater
 
     texts = torch.randn(64, config.hidden_size, device=device).bfloat16()
     ours, expected = random_table(config, device, seed), random_table(config, device, seed)

@@ -14,7 +14,7 @@ import torch
 from tests.support.official_calls import official_items
 from tests.support.tiny import Tiny
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
-from vivace.backends.cuda_graph.layers import pick_layers
+from vivace.backends.cuda_graph.layers.selection import pick_layers
 from vivace.model.upload import BUFFER_BYTES, uploader
 from vivace.speech import SamplingParams
 
@@ -105,7 +105,7 @@ def test_second_start_leaves_the_comparison_out_and_speaks_the_same(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     part, compared = tiny("custom_voice"), list[str]()
     monkeypatch.setattr(
-        "vivace.backends.cuda_graph.layers._compare",
+        "vivace.backends.cuda_graph.layers.selection._compare",
         lambda layers, *_: compared.append(layers.name),
     )
     [item, *_] = official_items("custom_voice")

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tests.support.scripted_tts import ScriptedSpeech
-from vivace.backends.cuda_graph.memory import DEFAULT_STREAMS
+from vivace.backends.cuda_graph.slots.memory import DEFAULT_STREAMS
 from vivace.backends.eager import MAX_STREAMS
 from vivace.errors import EngineError, RequestError
 from vivace.serve import ray_replica as module

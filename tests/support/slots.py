@@ -13,8 +13,8 @@ from vivace import TTS
 from vivace.backends import survey
 from vivace.backends.cpu.backend import CpuBackend
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
-from vivace.backends.cuda_graph.pages import PAGE
-from vivace.backends.cuda_graph.slot_table import SlotTable
+from vivace.backends.cuda_graph.slots.pages import PAGE
+from vivace.backends.cuda_graph.slots.table import SlotTable
 from vivace.backends.eager import EagerBackend
 from vivace.prompt import Prompt, build_prompt
 from vivace.speech import SamplingParams

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
-from vivace.backends.cuda_graph.frame import KvPositions
-from vivace.backends.cuda_graph.fused import FusedLayers
+from vivace.backends.cuda_graph.layers.frame import KvPositions
+from vivace.backends.cuda_graph.layers.fused import FusedLayers
 from vivace.model.cache import KeyValueCache
 
 

@@ -145,7 +145,8 @@ def import_backends(device: torch.device) -> None:
     if device.type != "cuda" or not _has_cuda():
         return
     with contextlib.suppress(Exception):  # the backend that needs the module reports the error
-        from vivace.backends.cuda_graph import compile, layers  # noqa: F401
+        from vivace.backends.cuda_graph import compile
+        from vivace.backends.cuda_graph.layers import selection  # noqa: F401
 
         _megakernel()
         compile.import_kernels()

@@ -1,8 +1,8 @@
 """The CUDA graph backend: a whole frame is one graph, the frame loop runs on the device.
 
-Slots are rows of tensors with fixed addresses (slot_table.py). A graph reads the row numbers from a
-tensor, so one graph serves any batch of its size. The host queues several frames and waits once for
-their codes. Without CUDA the same code runs without capture; tests use this.
+Slots are rows of tensors with fixed addresses (slots/table.py). A graph reads the row numbers from
+a tensor, so one graph serves any batch of its size. The host queues several frames and waits once
+for their codes. Without CUDA the same code runs without capture; tests use this.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from vivace.backends.base import (
     Slot,
 )
 from vivace.backends.cuda_graph.buckets import BATCHES, PROMPT_ROWS, largest_batch
-from vivace.backends.cuda_graph.codec import CodecGraphs
+from vivace.backends.cuda_graph.codec.graphs import CodecGraphs
 from vivace.backends.cuda_graph.compile import kernel_compiler
 from vivace.backends.cuda_graph.graphs import GraphPool
-from vivace.backends.cuda_graph.layers import AUTO_LAYERS, pick_layers
-from vivace.backends.cuda_graph.memory import DEFAULT_STREAMS, checked_allocation, pool_size
-from vivace.backends.cuda_graph.pages import PAGE, PagePool, num_pages
+from vivace.backends.cuda_graph.layers.selection import AUTO_LAYERS, pick_layers
 from vivace.backends.cuda_graph.prefill import Prefill, join_tables
 from vivace.backends.cuda_graph.rendering import Renderer
-from vivace.backends.cuda_graph.reservations import FRAMES_PER_TEXT, Reservations
-from vivace.backends.cuda_graph.slot_table import GraphSlot, SlotTable, bytes_per_page
+from vivace.backends.cuda_graph.slots.memory import DEFAULT_STREAMS, checked_allocation, pool_size
+from vivace.backends.cuda_graph.slots.pages import PAGE, PagePool, num_pages
+from vivace.backends.cuda_graph.slots.reservations import FRAMES_PER_TEXT, Reservations
+from vivace.backends.cuda_graph.slots.table import GraphSlot, SlotTable, bytes_per_page
 from vivace.backends.cuda_graph.step import GroupedStep, ShortStep
 from vivace.backends.cuda_graph.stepper import QueuedFrames, Stepper
 from vivace.backends.host import model_memory

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 OLDEST_TRITON = (3, 4)  # first release with programmatic dependent launch
 LAUNCHERS = tuple(
-    f"vivace.backends.cuda_graph.{name}" for name in ("backend", "fused", "codec_fused")
+    f"vivace.backends.cuda_graph.{name}" for name in ("backend", "layers.fused", "codec.fused")
 )
 MAX_THREADS = 16  # more wait for the interpreter's lock
 _IS_COLLECTING: ContextVar[bool] = ContextVar("is_collecting", default=False)

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vivace.backends.cuda_graph.buckets import PROMPT_ROWS, TILE, fit
-from vivace.backends.cuda_graph.frame import Layers
 from vivace.backends.cuda_graph.graphs import GraphPool, Work
-from vivace.backends.cuda_graph.pages import num_pages
-from vivace.backends.cuda_graph.slot_table import GraphSlot, SlotTable
-from vivace.backends.cuda_graph.staging import StagedNumbers
-from vivace.backends.cuda_graph.state_cache import StateCache
+from vivace.backends.cuda_graph.layers.frame import Layers
+from vivace.backends.cuda_graph.slots.pages import num_pages
+from vivace.backends.cuda_graph.slots.staging import StagedNumbers
+from vivace.backends.cuda_graph.slots.state_cache import StateCache
+from vivace.backends.cuda_graph.slots.table import GraphSlot, SlotTable
 from vivace.model.config import NO_CODE, SPEAKER
 from vivace.model.talker import Qwen3TTS, Talker
 from vivace.prompt import Prompt

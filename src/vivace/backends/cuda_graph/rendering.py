@@ -11,9 +11,9 @@ from torch import Tensor
 
 from vivace.backends.base import Frames, Rendered
 from vivace.backends.cuda_graph.buckets import CODEC_FRAMES
-from vivace.backends.cuda_graph.codec import SILENCE, CodecGraphs, join_sounds
+from vivace.backends.cuda_graph.codec.graphs import SILENCE, CodecGraphs, join_sounds
 from vivace.backends.cuda_graph.graphs import GraphPool
-from vivace.backends.cuda_graph.slot_table import GraphSlot
+from vivace.backends.cuda_graph.slots.table import GraphSlot
 
 
 class Renderer:

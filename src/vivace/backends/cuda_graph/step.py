@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from vivace.backends.base import Frames
-from vivace.backends.cuda_graph.slot_table import RING, GraphSlot
+from vivace.backends.cuda_graph.slots.table import RING, GraphSlot
 from vivace.backends.cuda_graph.stepper import QueuedFrames
 
 LOOKAHEAD = 4  # frames that are queued while the host waits for earlier frames

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from vivace.backends.base import Frames, SlotStatus
 from vivace.backends.cuda_graph.buckets import BATCHES, fit, spans
-from vivace.backends.cuda_graph.frame import DrawKind, FrameLoop, Layers
 from vivace.backends.cuda_graph.graphs import GraphPool, Work
-from vivace.backends.cuda_graph.slot_table import RING, STATUSES, GraphSlot, SlotTable
-from vivace.backends.cuda_graph.staging import HostCopies, RowNumbers
+from vivace.backends.cuda_graph.layers.frame import DrawKind, FrameLoop, Layers
+from vivace.backends.cuda_graph.slots.staging import HostCopies, RowNumbers
+from vivace.backends.cuda_graph.slots.table import RING, STATUSES, GraphSlot, SlotTable
 from vivace.speech import SamplingParams
 
 # Columns of the report to the host: status, number of frames, places, shares, codes.

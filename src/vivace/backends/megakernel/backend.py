@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import torch
 
+from vivace.backends.cuda import driver, nvrtc
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
-from vivace.backends.megakernel import driver, nvrtc
 from vivace.backends.megakernel.fp8 import DEPTH
 from vivace.backends.megakernel.kernel import MAX_BATCH
 from vivace.backends.megakernel.predictor import Dimensions

@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vivace.backends.cuda import driver
+from vivace.backends.cuda.nvrtc import compile_source
 from vivace.backends.cuda_graph.compile import is_collecting
-from vivace.backends.megakernel import driver
 from vivace.backends.megakernel.fp8 import DEPTH, FP8_CHUNK_BYTES, ROWS, pack_fp8
-from vivace.backends.megakernel.nvrtc import compile_source
 from vivace.errors import BackendUnavailableError
 from vivace.model.config import PredictorConfig, TalkerConfig
 from vivace.model.layers import Block

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from vivace.backends.cuda_graph.compile import is_collecting
-from vivace.backends.cuda_graph.frame import KvPositions, SamplingRows, SamplingState
-from vivace.backends.cuda_graph.fused import FusedLayers
 from vivace.backends.cuda_graph.graphs import Work
-from vivace.backends.cuda_graph.slot_table import SlotTable
+from vivace.backends.cuda_graph.layers.frame import KvPositions, SamplingRows, SamplingState
+from vivace.backends.cuda_graph.layers.fused import FusedLayers
+from vivace.backends.cuda_graph.slots.table import SlotTable
 from vivace.backends.frame_maker import FrameCodes
 from vivace.backends.megakernel.kernel import start_compiling
 from vivace.backends.megakernel.predictor import Dimensions, PredictorKernel

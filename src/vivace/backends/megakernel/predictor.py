@@ -21,7 +21,7 @@ from vivace.model.layers import Linear
 from vivace.model.talker import Qwen3TTS
 
 if TYPE_CHECKING:
-    from vivace.backends.cuda_graph.frame import SamplingRows
+    from vivace.backends.cuda_graph.layers.frame import SamplingRows
     from vivace.backends.frame_maker import FrameCodes
 
 

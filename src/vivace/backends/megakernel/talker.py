@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from vivace.backends.cuda_graph.frame import KvPositions
-from vivace.backends.cuda_graph.pages import PAGE, num_pages
-from vivace.backends.cuda_graph.slot_table import SlotTable
+from vivace.backends.cuda_graph.layers.frame import KvPositions
+from vivace.backends.cuda_graph.slots.pages import PAGE, num_pages
+from vivace.backends.cuda_graph.slots.table import SlotTable
 from vivace.backends.megakernel.kernel import (
     CHUNK_BYTES,
     MAX_BATCH,
@@ -25,7 +25,7 @@ from vivace.model.config import TalkerConfig, Weights
 from vivace.model.talker import Qwen3TTS
 
 if TYPE_CHECKING:
-    from vivace.backends.cuda_graph.launch import Heads
+    from vivace.backends.cuda_graph.layers.attention import Heads
 
 KEYS = PAGE  # keys per chunk
 

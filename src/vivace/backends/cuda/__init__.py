@@ -1,0 +1,1 @@
+"""CUDA driver calls and the NVRTC compiler, for kernels in CUDA C++."""

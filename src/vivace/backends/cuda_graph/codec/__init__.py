@@ -1,0 +1,1 @@
+"""The codec's decoder: its graphs, layers and kernels."""

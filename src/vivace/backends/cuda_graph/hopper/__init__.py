@@ -1,0 +1,1 @@
+"""What the CUDA kernels for Hopper GPUs share."""

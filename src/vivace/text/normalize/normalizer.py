@@ -80,7 +80,7 @@ class LiveNormalizer:
         if not text:
             return space if "\n" in space else ""
         if lead.startswith(","):
-            return text if text[1:2] == " " else f", {text[1:].lstrip()}"
+            return text if text[1:2] == " " else f", {text[1:].lstrip()}".rstrip()
         return space + text
 
     def _lead(self, lead: str, words: str) -> str:

@@ -11,7 +11,7 @@ from vivace.text.normalize.english.abbreviations import (
     read_abbreviation,
 )
 from vivace.text.normalize.english.addresses import read_address
-from vivace.text.normalize.english.angles import read_angle
+from vivace.text.normalize.english.angles import read_angle, read_ordinal_sign
 from vivace.text.normalize.english.capitals import read_capitals
 from vivace.text.normalize.english.codes import read_code, read_compound
 from vivace.text.normalize.english.dates import NAMES, read_date
@@ -54,6 +54,7 @@ _RULES: tuple[Rule, ...] = (
     read_formula,
     read_address,
     read_abbreviation,
+    read_ordinal_sign,
     read_angle,
     read_date,
     read_phone,

@@ -40,6 +40,8 @@ _INDICES = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
 _MOLECULE = re.compile(r"(?=.*[₀-₉])(?=..+)(?!.[₀-₉]*\Z)(?:[A-Z][a-z]?[₀-₉]*)+")  # "CO₂"
 _LOWERED = str.maketrans("²³", "23")
 _SERIES = re.compile(r"([A-Z]{1,3})(\d{1,4})[-–—]\1(\d{1,4})")  # "Q1–Q3"
+_SIZES = re.compile("(X{0,3}[SML]|XXS)[-–—](X{0,3}[SML])")  # of clothes: "M–XXL"
+_SHORT_NAME = re.compile("[A-Z]{2,4}[a-rt-z]")  # "PCIe", "BSc"
 _ATOMS = re.compile(  # "HCl", not "HI"
     r"(?=.*[a-z])(?:Na|K|H|Li|Ca|Mg|Zn|Cu|Fe|Ag|Al|Pb)(?:Cl|Br|F|I|OH|O|S)"
 )
@@ -51,7 +53,7 @@ _GRADE = re.compile("[A-F][-−]")
 _KNOWN = word_map("brands")
 _LANGUAGES = word_map("languages")
 _HYPHENED = re.compile(
-    rf"({NUMBER})-([A-Z]?[a-z]{{2,}}|y\.o|[A-Z]?Hz|[KMGT]B|[gmVW])((?:-(?:[A-Za-z]{{2,}}|a))*)"
+    rf"({NUMBER})-([A-Z]?[a-z]{{2,}}|a(?=-[a-z])|y\.o|[A-Z]?Hz|[KMGT]B|[gmVW])((?:-(?:[A-Za-z]{{2,}}|a))*)"
 )
 _CHORD = re.compile(r"([A-G])[#♯](m|maj|min|dim|sus|add|)(\d{0,2})")  # "F#m7"
 _MODELS = re.compile(r"([A-Z][A-Za-z]{0,9}-?\d{1,3})s")  # "F-16s", "A380s"
@@ -104,6 +106,10 @@ def read_code(reader: TokenReader, token: Token) -> Reading | None:
     if (found := _ION.fullmatch(core.translate(_INDICES))) and (len(found[1]) > 1 or found[5]):
         return Reading(_read_ion(found))
     if _ATOMS.fullmatch(core):
+        return Reading(spell_letters(core))
+    if found := _SIZES.fullmatch(core):
+        return Reading(f"{spell_letters(found[1])} to {spell_letters(found[2])}")
+    if found := _SHORT_NAME.fullmatch(core):
         return Reading(spell_letters(core))
     if found := _SERIES.fullmatch(core):
         first, last = (read_mixed(found[1] + found[end]) for end in (2, 3))

@@ -50,6 +50,8 @@ _MARKS = re.compile(r"[*_|{}\[\]<>~^\\`]")
 _ROW = re.compile(r"([^\w\s.,;:!?'\"-])\1+")
 _DIGITS = re.compile(r"(\d+)(?:\.(\d+))?")
 _LIMITS = {"≤": "at most", "≥": "at least", "≈": "about"}
+_SUM = re.compile(r"[$€£¥]?\d")
+_CHANGES = {sign: word_map("number_signs")[sign] for sign in "▲▼△▽"}
 _COMPARISONS = {"<": "less than", ">": "more than"}
 _WITH_UNIT = re.compile(r"\d+[A-Za-z°].*")
 _DASHES = re.compile("[—―]{2,}")  # "Mr. B—— called"
@@ -104,6 +106,11 @@ def read_sign(reader: TokenReader, token: Token) -> Reading | None:
     is_after_time = before is not None and _HALF_DAY.fullmatch(before.core) is not None
     if sign in ("-", "–") and is_after_time and is_before_number:  # "7 a.m. - 9 p.m."
         return Reading("to", trail="")
+    if sign in _CHANGES and following is not None and _SUM.match(following.core):
+        return Reading(_CHANGES[sign], trail="")  # "▲ 2.1%"
+    if sign in ("·", "•") and following is not None and reader.is_after_word:
+        is_product = _begins_operand(following) and _is_in_formula(reader)
+        return Reading("times" if is_product else "", lead="" if is_product else ",", trail="")
     if sign in (">", "›") and is_menu_path(reader, before, following):
         return Reading("then", lead=",", trail="")
     if sign not in _WORDS or (sign in "$€£¥" and is_before_number):
@@ -148,6 +155,13 @@ def _is_operand(token: Token, sign: str) -> bool:
 def _begins_operand(token: Token | None) -> bool:
     """Whether the word after a sign begins with a number or is a single letter."""
     return token is not None and (token.core[:1].isdigit() or len(token.core) == 1)
+
+
+def _is_in_formula(reader: TokenReader) -> bool:
+    """Whether a sign such as = is beside the words around the current sign."""
+    return any(
+        one is not None and one.text in _OPERATORS for one in (reader.earlier, reader.token(2))
+    )
 
 
 def _has_unit(token: Token | None) -> bool:

@@ -20,7 +20,13 @@ from vivace.text.normalize.english.numbers import (
     year,
 )
 from vivace.text.normalize.english.tables import word_map, word_set
-from vivace.text.normalize.english.unit_names import per_words, plural, unit_trail, unit_words
+from vivace.text.normalize.english.unit_names import (
+    kitchen_unit,
+    per_words,
+    plural,
+    unit_trail,
+    unit_words,
+)
 from vivace.text.normalize.rules import (
     Reading,
     Token,
@@ -32,10 +38,10 @@ from vivace.text.normalize.rules import (
 
 SCALES = ("hundred", "thousand", "million", "billion", "trillion", "lakh", "crore")
 _NUMBER = re.compile(
-    rf"(?P<sign>[-−–+~±≈<>≤≥])?(?P<number>{NUMBER}|\.\d+)"
+    rf"(?P<sign>[-−–+~±≈<>≤≥▲▼△▽])?(?P<number>{NUMBER}|\.\d+)"
     r"(?P<end>%|‰|[²³]?[A-Za-zµμ°℃℉Ω][A-Za-z°²³2/·⋅Ωµ]{0,7}|°)?"
 )
-_COUNT = re.compile(rf"(?P<sign>[~≈<>])?(?P<number>{NUMBER})(?P<end>[KMBkm])?(?P<plus>\+)?")
+_COUNT = re.compile(rf"(?P<sign>[~≈<>▲▼△▽])?(?P<number>{NUMBER})(?P<end>[KMBkm])?(?P<plus>\+)?")
 _COUNTS = {"K": "thousand", "M": "million", "B": "billion", "k": "thousand", "m": "million"}
 _COUNTED = word_set("counted")  # nouns after which "m" is no meter: "36.9m people"
 _RACES = word_set("races")
@@ -148,6 +154,8 @@ def _read_plain(reader: TokenReader, token: Token, found: re.Match[str]) -> Read
         return Reading(
             f"{words} {name}", num_tokens + 1, trail=unit_trail(reader, following, num_tokens)
         )
+    if following and (kitchen := kitchen_unit(reader, number, num_tokens)) is not None:
+        return Reading(f"{words} {kitchen[0]}", num_tokens + 1, trail=kitchen[1])
     if following in _KINDS and (name := _kind_of_unit(reader, num_tokens, number)) is not None:
         return Reading(
             f"{words} {name}", num_tokens + 2, trail=unit_trail(reader, "ft", num_tokens + 1)

@@ -37,7 +37,7 @@ class LiveNormalizer:
         reader = self._reader
         while True:
             if unchanged := reader.skip_unchanged(self._rules):
-                words.append(unchanged)
+                words.append(rewrite(unchanged, self._rules.plain_signs(unchanged)))
             try:
                 token = reader.token()
                 if token is None:

@@ -83,14 +83,14 @@ _PLAIN_RULES: tuple[Rule, ...] = (
     read_reference,
     read_cross,
 )
-_LOWER = r"[a-z]+(?:['-][a-z]+)*"
-_PLAIN_WORD = re.compile(rf"[A-Z]?{_LOWER}|A|I'[a-z]+|")
-_ENDED = r"[A-Z]?[a-z]+(?:'[a-z]+)?"  # may have a full stop
+_LOWER = r"[a-z]+(?:['’-][a-z]+)*"
+_PLAIN_WORD = re.compile(rf"[A-Z]?{_LOWER}|A|I['’][a-z]+|")
+_ENDED = r"[A-Z]?[a-z]+(?:['’][a-z]+)?"  # may have a full stop
 _ENDED_WORD = re.compile(_ENDED)
 # "I" is no numeral after a sign or a word in lower case.
 _IN_RUN = (
     rf"(?!\S{{{MAX_TOKEN}}})(?:"
-    rf"(?:{_LOWER}(?: I)?|[A-Z]{_LOWER}|(?<=[.,;!?] )I|A|I'[a-z]+)[,;!?]?|{_ENDED}\.)(?!\S)"
+    rf"(?:{_LOWER}(?: I)?|[A-Z]{_LOWER}|(?<=[.,;!?] )I|A|I['’][a-z]+)[,;!?]?|{_ENDED}\.)(?!\S)"
 )
 _PLAIN_WORDS = re.compile(rf"{_IN_RUN}(?:\s{_IN_RUN}){{0,31}}")
 _UNITS = LONE_UNITS | SPELLED_UNITS

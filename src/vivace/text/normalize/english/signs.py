@@ -204,6 +204,7 @@ def _read_part(part: str) -> str:
 
 def plain_signs(text: str) -> str:
     """Replace accented letters and signs by ASCII."""
+    text = text.replace("’", "'")  # first: most other text is ASCII
     if text.isascii() and not _MARKS.search(text):
         return text
     text = _BETWEEN_WORDS.sub(" ", _SOFT.sub("", unicodedata.normalize("NFC", text)))

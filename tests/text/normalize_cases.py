@@ -898,6 +898,25 @@ CASES: dict[str, dict[str, str]] = {
         "a 5-a-side match on Weds at 8": "a five-a-side match on Wednesday at eight",
         "The 82nd Airborne Div. left.": "The eighty-second Airborne Division left.",
     },
+    "units and fractions in prose": {
+        "up 0.3 pp in 4.38 s": (
+            "up zero point three percentage points in four point three eight seconds"
+        ),
+        "3 trips/wk. from 3.8M sq. mi. of it": (
+            "three trips per week from three point eight million square miles of it"
+        ),
+        "WBC 12.3 ×10⁹/L": ("W B C twelve point three times ten to the power of nine per liter"),
+        "3-5 min/side": "three to five minutes per side",
+        "123½ N. 2nd Ave.": "one hundred twenty-three and a half North second Avenue.",
+        "a 5-qt. Dutch oven, a 3-pk., $5": "a five quart Dutch oven, a three pack, five dollars",
+        "She won (by 0.8 pts.).": "She won, by zero point eight points.",
+        "10s of 1000s": "tens of thousands",
+        "5/17–6/2, 3/16-5/16": (
+            "May seventeenth to June second, three sixteenths to five sixteenths"
+        ),
+        "Model no. WF45T": "Model number W F forty-five T",
+        "1 sm. onion": "one small onion",
+    },
     "plain text": {
         "Hello, world! It's fine - isn't it?": "Hello, world! It's fine - isn't it?",
         "I am. A well-known state-of-the-art thing.": "I am. A well-known state-of-the-art thing.",

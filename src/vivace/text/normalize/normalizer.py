@@ -93,5 +93,5 @@ class LiveNormalizer:
         """Signs after a word; a bracket before more words becomes a comma."""
         if ")" not in trail:
             return self._rules.plain_signs(trail)
-        rest = trail.replace(")", "")
+        rest = trail.replace(".).", ".").replace(")", "")
         return self._rules.plain_signs(rest) if rest or is_end else ","

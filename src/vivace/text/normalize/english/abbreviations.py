@@ -96,7 +96,7 @@ def read_abbreviation(reader: TokenReader, token: Token) -> Reading | None:
     if lower in NUMBERED:
         following = reader.token(1)
         is_before = following is not None and (
-            re.match(r"[\d#]|\(\d+\)", following.text)
+            re.match(r"[\d#]|\(\d+\)|[A-Z]{1,4}-?\d", following.text)
             or is_small_numeral(following.core)
             or is_numeral(following.core)
         )

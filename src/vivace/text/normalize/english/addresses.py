@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from vivace.text.normalize.english.numbers import cardinal, in_pairs, spell_digits
+from vivace.text.normalize.english.numbers import in_pairs, spell_digits
 from vivace.text.normalize.english.tables import word_map, word_set
 from vivace.text.normalize.english.unit_names import UNITS, unit_trail
 from vivace.text.normalize.rules import Reading, Token, TokenReader, core_after, is_capitalised
@@ -12,7 +12,7 @@ from vivace.text.normalize.rules import Reading, Token, TokenReader, core_after,
 _PLACES = word_map("places")
 _STREETS = word_set("street_words")
 _HOUSE = re.compile(r"[1-9]\d{2,3}")
-_ANY_HOUSE = re.compile(r"[1-9]\d{0,4}")
+_ANY_HOUSE = re.compile(r"[1-9]\d{0,4}½?")
 _ZIP = re.compile(r"(\d{5})-(\d{4})")
 _STATE = re.compile(r"[A-Z]{2}|D\.C")
 _NUMBERED_STREET = re.compile(r"\d{1,3}(?:st|nd|rd|th)")  # "W 57th St."
@@ -39,7 +39,8 @@ def read_address(reader: TokenReader, token: Token) -> Reading | None:
     if _HOUSE.fullmatch(token.core) and token.is_open and _is_before_street(reader):
         return Reading(in_pairs(token.core))
     if _ANY_HOUSE.fullmatch(token.core) and token.is_open and _is_before_side(reader):
-        return Reading(f"{cardinal(int(token.core))} {_SIDES[core_after(reader, 1)]}", 2, trail="")
+        house = reader.read_alone(token.core)
+        return Reading(f"{house} {_SIDES[core_after(reader, 1)]}", 2, trail="")
     if _ROUTE.fullmatch(token.core) and _is_after_road(reader):
         return Reading(in_pairs(token.core))
     if token.core in _COMPASS and token.trail in ("", ".") and _is_direction(reader):

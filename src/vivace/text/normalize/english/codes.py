@@ -154,8 +154,10 @@ def _read_hyphened(reader: TokenReader, token: Token, found: re.Match[str]) -> R
         found[2], unit_words(found[2], "1")
     )
     words = f"{_read_part(found[1])}{f' {name}' if name else f'-{found[2]}'}{found[3]}"
-    is_bracketed = name is not None and token.trail.startswith(".)")
-    trail = token.trail[1:] if is_bracketed else unit_trail(reader, found[2], 0) if name else None
+    is_inside = token.trail.startswith(".)") or (token.trail == "." and reader.token(1) is not None)
+    trail = unit_trail(reader, found[2], 0) if name else None
+    if name and is_inside:
+        trail = token.trail[1:]  # "a 5-qt. Dutch oven"
     return Reading(words, trail=trail)
 
 

@@ -15,6 +15,7 @@ _DAYS = word_map("days")
 DAYS = frozenset(_DAYS.values())
 NAMES = frozenset((*MONTHS, *_SHORT, *_DAYS))  # words that may be part of a date
 _NUMERIC = re.compile(r"(\d{1,4})([-/.])(\d{1,2})\2(\d{1,4})")
+_MONTH_DAYS = re.compile(r"(\d{1,2})/(\d{1,2})[-–](\d{1,2})/(\d{1,2})")
 _NAMED = re.compile(r"(\d{1,2})([-/.])([A-Za-z]{3,9})\2(\d{4}|\d\d)")
 _MONTH_DAY = re.compile(r"(\d{1,2})/(\d{1,2})")
 _BEFORE_DATES = word_set("before_dates")
@@ -34,6 +35,8 @@ _BOUNDS = re.compile(r"(\d{1,2})(?:st|nd|rd|th)?[-–](\d{1,2})(?:st|nd|rd|th)?"
 def read_date(reader: TokenReader, token: Token) -> Reading | None:
     if _NUMERIC.fullmatch(token.core):
         return read_numeric(token.core)
+    if (span := _MONTH_DAYS.fullmatch(token.core)) is not None:
+        return _read_month_days([int(number) for number in span.groups()])
     if (named := read_named(token.core)) is not None:
         return named
     if found := _MONTH_DAY.fullmatch(token.core):
@@ -115,6 +118,17 @@ def _read_month_day(reader: TokenReader, month: int, day: int) -> Reading | None
         if not is_date or is_measure or following == "of":
             return None
     return Reading(_say(month, day))
+
+
+def _read_month_days(numbers: list[int]) -> Reading | None:
+    """`5/17–6/2`; two numbers of which none can be a day are fractions."""
+    months, days = numbers[::2], numbers[1::2]
+    if max(days) <= 12 or max(days) > 31 or max(months) > 12 or min(numbers) < 1:
+        return None
+    is_eighths = all(day in (16, 32) or day <= 12 for day in days)  # "3/16-5/16"
+    is_eighths = is_eighths and all(part % 2 for part in months)
+    words = [_say(month, day) for month, day in zip(months, days, strict=True)]
+    return None if is_eighths else Reading(" to ".join(words))
 
 
 def _is_after_period(reader: TokenReader) -> bool:

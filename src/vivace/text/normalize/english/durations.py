@@ -39,7 +39,8 @@ def read_duration(reader: TokenReader, token: Token) -> Reading | None:
         return goal
     if (found := _MINUTES.fullmatch(token.core)) and _is_labelled(reader):
         return Reading(_say([(found[1], "m")]))
-    if (found := _ROUND.fullmatch(token.core)) and core_after(reader, 1) == "of":
+    is_round = "of" in (core_after(reader, 1), word_before(reader))  # "10s of 1000s"
+    if is_round and (found := _ROUND.fullmatch(token.core)):
         return Reading(_PLURALS[found[1]])
     if (found := _SECONDS.fullmatch(token.core)) and _is_after_time_word(reader, token):
         return Reading(_say([(found[1], "s")]))

@@ -95,11 +95,14 @@ def _read_compound(reader: TokenReader, core: str) -> Reading | None:
         following = core_after(reader, 1)
         if (name := _per_name(below + following)) is not None and following:
             return Reading(f"{unit_words(head, '')} per {name}", 2)
+    trail = unit_trail(reader, below, 0)  # "trips/wk. from"
     if (words := unit_words(core, "")) is not None:
-        return Reading(words)
+        return Reading(words, trail=trail)
     if not _HEAD.fullmatch(head) or below not in _MEASURES:
         return None
-    return Reading(f"{reader.read_alone(head)} per {_per_name(below)}")  # "CFU/mL", "days/yr"
+    return Reading(
+        f"{reader.read_alone(head)} per {_per_name(below)}", trail=trail
+    )  # "CFU/mL", "days/yr"
 
 
 def plural(names: str, number: str) -> str:

@@ -853,7 +853,7 @@ CASES: dict[str, dict[str, str]] = {
             "six point two out of eight gigabytes, "
             "two hundred twelve out of two hundred fifteen tests passed"
         ),
-        "PCIe and NVMe, an OLED TV": "P C I E and N V M E, an O led T V",
+        "PCIe, NVMe, BSc, OLED; THe": "P C I E, N V M E, B S C, O led; THe",
     },
     "changes and goals": {
         "up $12 (▲3.4%), ▼ $1.20": (

@@ -41,7 +41,9 @@ _MOLECULE = re.compile(r"(?=.*[₀-₉])(?=..+)(?!.[₀-₉]*\Z)(?:[A-Z][a-z]?[�
 _LOWERED = str.maketrans("²³", "23")
 _SERIES = re.compile(r"([A-Z]{1,3})(\d{1,4})[-–—]\1(\d{1,4})")  # "Q1–Q3"
 _SIZES = re.compile("(X{0,3}[SML]|XXS)[-–—](X{0,3}[SML])")  # of clothes: "M–XXL"
-_SHORT_NAME = re.compile("[A-Z]{2,4}[a-rt-z]")  # "PCIe", "BSc"
+_SHORT_NAME = re.compile(  # "PCIe", "BSc", not "THe"
+    "[A-Z]{3,4}[a-rt-z]|[B-DF-HJ-NP-TV-XZ]{2}[b-df-hj-np-rtv-xz]"
+)
 _ATOMS = re.compile(  # "HCl", not "HI"
     r"(?=.*[a-z])(?:Na|K|H|Li|Ca|Mg|Zn|Cu|Fe|Ag|Al|Pb)(?:Cl|Br|F|I|OH|O|S)"
 )

@@ -859,7 +859,7 @@ CASES: dict[str, dict[str, str]] = {
         "up $12 (▲3.4%), ▼ $1.20": (
             "up twelve dollars, up three point four percent, down one dollar and twenty cents"
         ),
-        "62 (▲62.1 pts)": "sixty-two, up sixty-two point one points",
+        "62 (▲62.1 pts), (▼ $3)": "sixty-two, up sixty-two point one points, down three dollars",
         "Goal! Salah (67').": "Goal! Salah, sixty-seven minutes.",
         "Saka 12', Rice 45+2', Havertz 78' (pen.)": (
             "Saka twelve minutes, Rice forty-five plus two minutes, "

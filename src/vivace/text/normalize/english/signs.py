@@ -79,6 +79,8 @@ def read_sign(reader: TokenReader, token: Token) -> Reading | None:
         return Reading(words)
     if _ONLY_SIGNS.fullmatch(text) and text not in _OPERATORS_OF_SEVERAL:
         return Reading("", lead="", trail="")  # ">_<", "^^"
+    if token.core in _CHANGES and (following := reader.token(1)) is not None:
+        return Reading(_CHANGES[token.core]) if _SUM.match(following.core) else None  # "(▲ 2.1%)"
     if len(text) > 1 and text not in _OPERATORS_OF_SEVERAL:
         return read_key(reader, token)
     if (key := read_key(reader, token)) is not None:
@@ -106,8 +108,6 @@ def read_sign(reader: TokenReader, token: Token) -> Reading | None:
     is_after_time = before is not None and _HALF_DAY.fullmatch(before.core) is not None
     if sign in ("-", "–") and is_after_time and is_before_number:  # "7 a.m. - 9 p.m."
         return Reading("to", trail="")
-    if sign in _CHANGES and following is not None and _SUM.match(following.core):
-        return Reading(_CHANGES[sign], trail="")  # "▲ 2.1%"
     if sign in ("·", "•") and following is not None and reader.is_after_word:
         is_product = _begins_operand(following) and _is_in_formula(reader)
         return Reading("times" if is_product else "", lead="" if is_product else ",", trail="")

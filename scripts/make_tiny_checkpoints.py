@@ -14,27 +14,28 @@ import hashlib
 import json
 import math
 import re
+import sys
 import zlib
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_configs import (
-    AUDIO_PREPROCESSOR_CONFIG,
-    CODEC_CONFIG,
-    EOS_ID,
-    GENERATION_CONFIG,
-    MODELSCOPE_CONFIG,
-    TEXT_PREPROCESSOR_CONFIG,
-    Config,
-    model_config,
-)
-from tiny_tokenizer import make_merges, make_vocab, tokenizer_config
+from tiny_configs import CODEC_CONFIG, EOS_ID, GENERATION_CONFIG, model_config
+from tiny_tokenizer import first_added_id, make_merges, make_vocab
 from torch import Tensor, nn
 
 from vivace.model.codec import Codec
 from vivace.model.config_file import parse_codec_config, parse_model_config
 from vivace.model.talker import Qwen3TTS
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from recipes.mini_voice.released_layout import (
+    AUDIO_PREPROCESSOR_CONFIG,
+    MODELSCOPE_CONFIG,
+    TEXT_PREPROCESSOR_CONFIG,
+    Config,
+    tokenizer_config,
+)
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -171,7 +172,7 @@ def write_tokenizer(folder: Path) -> None:
     write_json(folder / "vocab.json", make_vocab())
     lines = ["#version: 0.2", *(f"{left} {right}" for left, right in make_merges())]
     (folder / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    write_json(folder / "tokenizer_config.json", tokenizer_config())
+    write_json(folder / "tokenizer_config.json", tokenizer_config(first_added_id()))
 
 
 def write_json(path: Path, value: Config) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
-from tiny_tokenizer import ADDED_TOKENS, first_added_id, make_vocab
+from tiny_tokenizer import first_added_id, make_vocab
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from released import CODEC_IDS, DIALECTS, LANGUAGES, SPEAKER_DIALECTS, SPEAKERS
 
-Config = dict[str, Any]
+from recipes.mini_voice.released_layout import ADDED_TOKENS, Config, codec_config
 
 CODEBOOK_SIZE = 64
 NUM_CODEBOOKS = 16
@@ -124,26 +124,14 @@ CODE_PREDICTOR_CONFIG: Config = {
     "vocab_size": CODEBOOK_SIZE,
 }
 
-CODEC_CONFIG: Config = {
-    "architectures": ["Qwen3TTSTokenizerV2Model"],
-    "model_type": "qwen3_tts_tokenizer_12hz",
-    "encoder_valid_num_quantizers": NUM_CODEBOOKS,
-    "input_sample_rate": 24000,
-    "output_sample_rate": 24000,
-    "decode_upsample_rate": 1920,
-    "encode_downsample_rate": 1920,
-    "decoder_config": {
-        "attention_bias": False,
-        "attention_dropout": 0.0,
+CODEC_CONFIG = codec_config(
+    decoder={
         "latent_dim": 32,
         "codebook_dim": 32,
         "codebook_size": CODEBOOK_SIZE,
         "decoder_dim": 32,
-        "hidden_act": "silu",
         "hidden_size": 24,
         "intermediate_size": 64,
-        "layer_scale_initial_scale": 0.01,
-        "max_position_embeddings": 8000,
         "head_dim": 16,
         "num_attention_heads": 2,
         "num_hidden_layers": 2,
@@ -156,52 +144,17 @@ CODEC_CONFIG: Config = {
         "sliding_window": 72,
         "upsample_rates": [8, 5, 4, 3],
         "upsampling_ratios": [2, 2],
-        "vector_quantization_hidden_dimension": 32,
     },
-    "encoder_config": {
-        "_frame_rate": 12.5,
-        "attention_bias": False,
-        "attention_dropout": 0.0,
-        "audio_channels": 1,
-        "codebook_dim": 16,
-        "codebook_size": CODEBOOK_SIZE,
-        "compress": 2,
-        "dilation_growth_rate": 2,
-        "dtype": "float32",
+    encoder={
         "head_dim": 16,
-        "hidden_act": "gelu",
         "hidden_size": 32,
-        "initializer_range": 0.02,
         "intermediate_size": 64,
-        "kernel_size": 7,
-        "last_kernel_size": 3,
-        "layer_scale_initial_scale": 0.01,
-        "max_position_embeddings": 8000,
-        "norm_eps": 1e-05,
-        "normalize": False,
         "num_attention_heads": 2,
         "num_filters": 4,
         "num_hidden_layers": 2,
-        "num_key_value_heads": 2,
         "num_quantizers": 32,
-        "num_residual_layers": 1,
-        "num_semantic_quantizers": 1,
-        "pad_mode": "constant",
-        "residual_kernel_size": 3,
-        "rope_theta": 10000.0,
-        "sampling_rate": 24000,
-        "sliding_window": 250,
-        "trim_right_ratio": 1.0,
-        "upsample_groups": 32,
-        "upsampling_ratios": [8, 6, 5, 4],
-        "use_cache": False,
-        "use_causal_conv": True,
-        "use_conv_shortcut": False,
-        "use_streaming": False,
-        "vector_quantization_hidden_dimension": 16,
     },
-    "transformers_version": "4.57.3",
-}
+)
 
 GENERATION_CONFIG: Config = {
     "do_sample": True,
@@ -214,25 +167,4 @@ GENERATION_CONFIG: Config = {
     "subtalker_top_p": 1.0,
     "subtalker_top_k": 50,
     "max_new_tokens": 8192,
-}
-TEXT_PREPROCESSOR_CONFIG: Config = {
-    "padding_side": "left",
-    "padding_value": 0.0,
-    "processor_class": "Qwen3TTSProcessor",
-    "return_attention_mask": True,
-}
-AUDIO_PREPROCESSOR_CONFIG: Config = {
-    "chunk_length_s": None,
-    "feature_extractor_type": "EncodecFeatureExtractor",
-    "feature_size": 1,
-    "overlap": None,
-    "padding_side": "right",
-    "padding_value": 0.0,
-    "return_attention_mask": True,
-    "sampling_rate": 24000,
-}
-MODELSCOPE_CONFIG: Config = {
-    "framework": "pytorch",
-    "task": "feature-extraction",
-    "allow_remote": True,
 }

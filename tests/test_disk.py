@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from vivace import disk
 from vivace.disk import (
     AtomicFile,
+    FileLock,
     NameInUseError,
     numbered,
     sweep,
@@ -317,3 +319,52 @@ def test_relative_cache_folder_is_ignored(tmp_path: Path, monkeypatch: pytest.Mo
         assert user_cache() == tmp_path / ".cache" / "vivace"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert user_cache() == tmp_path / "cache" / "vivace"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such locks")
+def test_lock_excludes_others_until_it_is_released(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with FileLock(path) as first:
+        assert first.take()
+        with FileLock(path) as second:
+            assert not second.take()
+            assert not second.wait(0.0)
+        assert path.exists()  # the second did not hold it
+    assert not path.exists()
+    with FileLock(path) as third:
+        assert third.wait(0.0)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such locks")
+def test_lock_that_was_opened_before_its_release_is_not_taken(tmp_path: Path) -> None:
+    """Its file has no name any more: another process would lock a new file."""
+    path = tmp_path / "lock"
+    real_lock = disk._lock
+    with FileLock(path) as first, FileLock(path) as second:
+        assert first.take()
+
+        def release_first(descriptor: int) -> bool:
+            first.release()
+            return real_lock(descriptor)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(disk, "_lock", release_first)
+            assert not second.take()
+        assert second.take()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+def test_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    script = (
+        "import sys; from pathlib import Path; from vivace.disk import FileLock\n"
+        "lock = FileLock(Path(sys.argv[1])); print(lock.take(), flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", script, str(path)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as process, FileLock(path) as lock:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"True\n"
+        assert not lock.take()
+        process.kill()
+        assert lock.wait(60.0)

@@ -15,15 +15,20 @@ import shutil
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from recipes.mini_voice import talker_files
+from recipes.mini_voice import released_layout, talker_files
 from recipes.mini_voice.common import initialise, load_half
 from recipes.mini_voice.reading import LETTER_NAMES
+from recipes.mini_voice.released_layout import (
+    AUDIO_PREPROCESSOR_CONFIG,
+    MODELSCOPE_CONFIG,
+    TEXT_PREPROCESSOR_CONFIG,
+    Config,
+)
 from recipes.mini_voice.settings import (
     decoder_config,
     load_settings,
@@ -42,7 +47,6 @@ from vivace.model.config_file import (
 from vivace.model.speaker_encoder import SpeakerEncoder
 from vivace.text.tokenizer import TextTokenizer
 
-Config = dict[str, Any]
 CODEC_ENCODER = "codec_encoder.safetensors"  # the trained encoder in the released layout
 
 
@@ -125,46 +129,9 @@ def talker_config(settings: SimpleNamespace, text_size: int) -> Config:
 
 
 def codec_config(settings: SimpleNamespace, *, is_encoder_trained: bool) -> Config:
-    codec = vars(settings.codec)
     mimi = dict(vars(settings.codec_encoder if is_encoder_trained else settings.mimi))
     delay = mimi.pop("delay", 0)
-    width = codec["codebook_dim"] // 2
-    return {
-        "architectures": ["Qwen3TTSTokenizerV2Model"],
-        "model_type": "qwen3_tts_tokenizer_12hz",
-        "encoder_valid_num_quantizers": codec["num_quantizers"],
-        **({"encoder_delay": delay} if delay else {}),
-        "input_sample_rate": 24000,
-        "output_sample_rate": 24000,
-        "decode_upsample_rate": 1920,
-        "encode_downsample_rate": 1920,
-        "decoder_config": {
-            **codec,
-            "attention_bias": False,
-            "attention_dropout": 0.0,
-            "hidden_act": "silu",
-            "layer_scale_initial_scale": 0.01,
-            "max_position_embeddings": 8000,
-            "semantic_codebook_size": codec["codebook_size"],
-            "vector_quantization_hidden_dimension": codec["codebook_dim"],
-        },
-        "encoder_config": {
-            "_frame_rate": 12.5, "attention_bias": False, "attention_dropout": 0.0,
-            "audio_channels": 1, "codebook_dim": width, "codebook_size": codec["codebook_size"],
-            "compress": 2, "dilation_growth_rate": 2, "dtype": "float32", "hidden_act": "gelu",
-            "initializer_range": 0.02, "kernel_size": 7, "last_kernel_size": 3,
-            "layer_scale_initial_scale": 0.01, "max_position_embeddings": 8000, "norm_eps": 1e-05,
-            "normalize": False, "num_key_value_heads": mimi["num_attention_heads"],
-            "num_quantizers": codec["num_quantizers"], "num_residual_layers": 1,
-            "num_semantic_quantizers": 1, "pad_mode": "constant", "residual_kernel_size": 3,
-            "rope_theta": 10000.0, "sampling_rate": 24000, "sliding_window": 250,
-            "trim_right_ratio": 1.0, "upsample_groups": mimi["hidden_size"],
-            "upsampling_ratios": [8, 6, 5, 4], "use_cache": False, "use_causal_conv": True,
-            "use_conv_shortcut": False, "use_streaming": False,
-            "vector_quantization_hidden_dimension": width, **mimi,
-        },
-        "transformers_version": "4.57.3",
-    }  # fmt: skip
+    return released_layout.codec_config(vars(settings.codec), mimi, encoder_delay=delay)
 
 
 def build_codec(settings: SimpleNamespace, folder: Path) -> Codec:
@@ -221,13 +188,7 @@ def export(
     write_json(out / "config.json", config)
     generation = {"do_sample": True, "subtalker_dosample": True, **vars(settings.generation)}
     write_json(out / "generation_config.json", generation)
-    write_json(
-        out / "preprocessor_config.json",
-        {
-            "padding_side": "left", "padding_value": 0.0,
-            "processor_class": "Qwen3TTSProcessor", "return_attention_mask": True,
-        },
-    )  # fmt: skip
+    write_json(out / "preprocessor_config.json", TEXT_PREPROCESSOR_CONFIG)
     # bf16 would cost the last bits of a talker trained in float32; fp16 holds all its weights.
     parts: dict[str, nn.Module] = {"talker.": talker}
     if speakers_from is not None:
@@ -235,18 +196,8 @@ def export(
         load_half(speakers_from / "speaker_encoder.safetensors", encoder)
     write_weights(out / "model.safetensors", parts, torch.float16)
     write_json(codec_folder / "config.json", codec_section)
-    write_json(
-        codec_folder / "preprocessor_config.json",
-        {
-            "chunk_length_s": None, "feature_extractor_type": "EncodecFeatureExtractor",
-            "feature_size": 1, "overlap": None, "padding_side": "right", "padding_value": 0.0,
-            "return_attention_mask": True, "sampling_rate": 24000,
-        },
-    )  # fmt: skip
-    write_json(
-        codec_folder / "configuration.json",
-        {"framework": "pytorch", "task": "feature-extraction", "allow_remote": True},
-    )
+    write_json(codec_folder / "preprocessor_config.json", AUDIO_PREPROCESSOR_CONFIG)
+    write_json(codec_folder / "configuration.json", MODELSCOPE_CONFIG)
     codec = build_codec(settings, codec_from)
     write_weights(codec_folder / "model.safetensors", {"": codec}, torch.float16)
 

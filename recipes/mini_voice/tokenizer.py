@@ -8,45 +8,9 @@ from pathlib import Path
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from recipes.mini_voice.lines import load_lines
+from recipes.mini_voice.released_layout import tokenizer_config
 from recipes.mini_voice.settings import load_settings, parser
 from vivace.text.tokenizer import QWEN2_PATTERN, TextTokenizer
-
-ADDED = [
-    "<|endoftext|>",
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|object_ref_start|>",
-    "<|object_ref_end|>",
-    "<|box_start|>",
-    "<|box_end|>",
-    "<|quad_start|>",
-    "<|quad_end|>",
-    "<|vision_start|>",
-    "<|vision_end|>",
-    "<|vision_pad|>",
-    "<|image_pad|>",
-    "<|video_pad|>",
-    "<tool_call>",
-    "</tool_call>",
-    "<|fim_prefix|>",
-    "<|fim_middle|>",
-    "<|fim_suffix|>",
-    "<|fim_pad|>",
-    "<|repo_name|>",
-    "<|file_sep|>",
-    "<tool_response>",
-    "</tool_response>",
-    "<think>",
-    "</think>",
-    "<|audio_start|>",
-    "<|audio_end|>",
-    "<tts_pad>",
-    "<tts_text_bos>",
-    "<tts_text_eod>",
-    "<tts_text_bos_single>",
-    "<|audio_pad|>",
-]
-PLAIN = ADDED[14:26]  # "special" is false for these
 
 
 def learn(lines: list[str], num_merges: int) -> tuple[dict[str, int], list[tuple[str, str]]]:
@@ -81,28 +45,7 @@ def write(folder: Path, vocab: dict[str, int], merges: list[tuple[str, str]]) ->
     (folder / "vocab.json").write_text(json.dumps(vocab, ensure_ascii=False) + "\n")
     text = "".join(f"{left} {right}\n" for left, right in merges)
     (folder / "merges.txt").write_text("#version: 0.2\n" + text)
-    added = {
-        str(len(vocab) + index): {
-            "content": token, "lstrip": False, "normalized": False, "rstrip": False,
-            "single_word": False, "special": token not in PLAIN,
-        }
-        for index, token in enumerate(ADDED)
-    }  # fmt: skip
-    config = {
-        "add_bos_token": False,
-        "add_prefix_space": False,
-        "added_tokens_decoder": added,
-        "additional_special_tokens": [token for token in ADDED[1:] if token not in PLAIN],
-        "bos_token": None,
-        "clean_up_tokenization_spaces": False,
-        "eos_token": "<|im_end|>",
-        "errors": "replace",
-        "model_max_length": 131072,
-        "pad_token": "<|endoftext|>",
-        "split_special_tokens": False,
-        "tokenizer_class": "Qwen2Tokenizer",
-        "unk_token": None,
-    }
+    config = tokenizer_config(len(vocab))
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 

@@ -26,6 +26,7 @@ if sys.platform != "win32":
 HIDDEN = re.compile(r"\.vivace-[0-9a-f]{16}\.tmp")
 FRESH_S = 60.0  # on systems without locks, a newer hidden file is in use
 CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+LOCK_POLL_S = 0.1  # between attempts to take a lock
 OPEN_HIDDEN = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
@@ -96,6 +97,53 @@ def write_whole(path: Path, content: bytes, *, replace: bool) -> None:
         file.commit()
     finally:
         file.discard()
+
+
+class FileLock:
+    """A lock between processes. A killed process releases it.
+
+    The file at `path` is removed when the lock is released. Where there are no locks, as on Windows
+    or with a file of another user, `take` succeeds.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = -1
+
+    def __enter__(self) -> FileLock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def take(self) -> bool:
+        """Take the lock, or return False if another process holds it. Raises OSError."""
+        try:
+            descriptor = os.open(self._path, OPEN_HIDDEN | os.O_CREAT, 0o600)
+        except PermissionError:
+            return True
+        if _lock(descriptor) and _is_at(descriptor, self._path):
+            self._descriptor = descriptor
+            return True
+        os.close(descriptor)
+        return False
+
+    def release(self) -> None:
+        if self._descriptor < 0:
+            return
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+        os.close(self._descriptor)
+        self._descriptor = -1
+
+    def wait(self, timeout_s: float) -> bool:
+        """Take the lock as soon as it is free; False after the timeout."""
+        deadline = time.monotonic() + timeout_s
+        while not self.take():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(LOCK_POLL_S)
+        return True
 
 
 def numbered(path: Path) -> Iterator[Path]:

@@ -19,6 +19,7 @@ from vivace.cli.main import main
 from vivace.conformance import record
 from vivace.conformance.checks import NUM_BACKEND_FRAMES
 from vivace.conformance.golden import load_golden, save_golden
+from vivace.conformance.report import failed_row
 
 KINDS = ("base", "custom_voice", "voice_design")
 EAGER = ("--backend", "eager", "--dtype", "float32", "--device", "cpu")
@@ -359,3 +360,61 @@ def test_other_file_is_rejected_as_golden(
     error = capsys.readouterr().err
     assert "is not a golden file" in error
     assert "pickle" not in error
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize(
+    ("file", "reason", "num_runs"),
+    [
+        ("model.safetensors", "model.safetensors is damaged or not safetensors", 2),
+        ("vocab.json", "vocab.json is not JSON", 2),
+        ("config.json", "config.json is not JSON", 1),
+        ("speech_tokenizer/config.json", "config.json is not JSON", 1),
+    ],
+)
+def test_checkpoint_that_cannot_be_loaded_has_a_row_with_the_reason(
+    file: str,
+    reason: str,
+    num_runs: int,
+    tiny_folder: Path,
+    golden: Callable[[str], Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(tiny_folder / "voice_design", broken)
+    cut(broken / file)
+    golden_file, path = golden("voice_design"), tmp_path / "report.json"
+    capsys.readouterr()  # of the recording
+    code, report = run(broken, golden_file, path, "--device", "cpu")
+    assert code == 1
+    assert report["is_ok"] is False
+    rows = [row for one in report["runs"] for row in one["rows"]]
+    assert [(row["check"], row["status"]) for row in rows] == [("load", "not run")] * num_runs
+    assert all(row["result"].startswith("CheckpointError: ") for row in rows)
+    assert all(reason in row["result"] for row in rows)
+    assert str(tmp_path) not in path.read_text()
+    header, first, *_ = capsys.readouterr().out.splitlines()
+    assert header.split() == ["run", "check", "result", "required", "status"]
+    assert first.startswith("eager float32  load ")
+    assert reason in first
+
+
+def test_backend_that_cannot_run_has_a_row_beside_the_other_run(
+    tiny_folder: Path, golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    options = ("--backend", "cuda_graph", "--device", "cpu")
+    code, report = run(tiny_folder / "base", golden("base"), tmp_path / "report.json", *options)
+    assert code == 1
+    [only] = report["runs"]
+    assert (only["backend"], only["load_s"]) == ("cuda_graph", None)
+    assert "needs an NVIDIA GPU" in only["rows"][0]["result"]
+
+
+def test_report_keeps_no_absolute_path_of_a_reason() -> None:
+    row = failed_row("load", ValueError("x"), reason="cannot read /home/me/model.safetensors")
+    assert row.values["error"] == "ValueError"
+    assert "/home/me" in row.result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from vivace.audio.wav import wav_header
 from vivace.audio.writer import write_audio
 from vivace.cli.main import main
 from vivace.errors import AudioError, RequestError
-from vivace.mark.detect import Detector, describe_tags
+from vivace.mark.detect import LIMITS, Detector, describe_tags
 from vivace.mark.marking import Marking
 from vivace.mark.read_tags import read_tags
 
@@ -175,3 +176,41 @@ def test_command_prints_json_and_returns_the_worst_code(
     missing = str(tmp_path / "missing.wav")
     assert main(["detect", missing, "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["file"] == missing
+
+
+def test_command_with_dash_reads_stdin(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def detect(content: bytes) -> int:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+        return main(["detect", "-", "--json"])
+
+    assert detect(encode(tone(), RATE, "flac", MARK)) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["file"], report["metadata"]["model"]) == ("stdin", "Qwen/Tést")
+    assert detect(encode(tone(), RATE, "wav")) == 1
+    capsys.readouterr()
+    assert detect(b"text") == 2
+    failed = json.loads(capsys.readouterr().out)
+    assert failed["file"] == "stdin"
+    assert "stdin" in failed["error"]
+
+
+def test_command_with_dash_and_closed_stdin_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    assert main(["detect", "-"]) == 2
+    assert "stdin is closed" in capsys.readouterr().err
+
+
+def test_more_bytes_on_stdin_than_the_limit_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vivace.mark.detect.LIMITS", replace(LIMITS, max_encoded_bytes=100))
+    with pytest.raises(AudioError, match="stdin: "):
+        Detector().detect_stream(io.BytesIO(bytes(101)), "stdin")
+
+
+def test_help_names_stdin(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["detect", "--help"])
+    assert "- is stdin" in capsys.readouterr().out

@@ -363,7 +363,7 @@ CASES: dict[str, dict[str, str]] = {
         "© 2024": "copyright twenty twenty-four",
         "snake_case": "snake case",
         "Acme™": "Acme",
-        "Thanks :) See you ;-)": "Thanks,  See you",
+        "Thanks :) See you ;-)": "Thanks, See you",
         r"either\or": "either or",
         r"don\'t": "don't",
     },
@@ -787,7 +787,7 @@ CASES: dict[str, dict[str, str]] = {
         ),
         "Call R. Smith, by J. Doe; Attn: K. Lee.": "Call R Smith, by J Doe; Attention: K Lee.",
         "Written by R. Smith near N. 5th St., on S. Lake Dr.": (
-            "Written by R Smith near N fifth Street, on S Lake Drive."
+            "Written by R Smith near North fifth Street, on South Lake Drive."
         ),
         "She ran 2:00:35 at 7:30ish.": "She ran two oh oh thirty-five at seven thirty-ish.",
         "Meet at 10:30 AM EST on Zoom.": "Meet at ten thirty A M E S T on Zoom.",
@@ -824,6 +824,98 @@ CASES: dict[str, dict[str, str]] = {
         "up 15% wk/wk, w/r/t the Sr. Mgr. of sales": (
             "up fifteen percent week over week, with respect to the Senior Manager of sales"
         ),
+    },
+    "kitchen units and degrees": {
+        "Add 1 c. milk, 2 T. sugar and 1 t. vanilla.": (
+            "Add one cup milk, two tablespoons sugar and one teaspoon vanilla."
+        ),
+        "1 1/2 C. flour (½ c.) butter": "one and a half cups flour, one half cup, butter",
+        "1 Tbs. salt, 3 c. of it": "one tablespoon salt, three c. of it",
+        "Bake at 425º or 180ºC.": (
+            "Bake at four hundred twenty-five degrees or one hundred eighty degrees Celsius."
+        ),
+        "a 90º turn, 20-25ºC": "a ninety degree turn, twenty to twenty-five degrees Celsius",
+        'Cut in 3" rounds.': "Cut in three inch rounds.",
+        "Prep: 15m. Run 15m.": "Prep: fifteen minutes. Run fifteen meters.",
+    },
+    "logs and numbers": {
+        "[10/Oct/2000:13:55:36 -0700] frank": (
+            "October tenth, two thousand, thirteen fifty-five frank"
+        ),
+        "12-Mar-2024, 5-JUN-99": (
+            "March twelfth, twenty twenty-four, June fifth, nineteen ninety-nine"
+        ),
+        "Enter 555-12345 to go.": "Enter five five five, one two three four five to go.",
+        "200-10001 users": "two hundred to ten thousand one users",
+        "No. 19-1392, Nos. 5-7": "Number nineteen dash thirteen ninety-two, numbers five to seven",
+        "Clause 4.2.1(a) holds.": "Clause four point two point one a holds.",
+        "6.2/8 GB, 212/215 tests passed": (
+            "six point two out of eight gigabytes, "
+            "two hundred twelve out of two hundred fifteen tests passed"
+        ),
+        "PCIe, NVMe, BSc, OLED; THe": "P C I E, N V M E, B S C, O led; THe",
+    },
+    "changes and goals": {
+        "up $12 (▲3.4%), ▼ $1.20": (
+            "up twelve dollars, up three point four percent, down one dollar and twenty cents"
+        ),
+        "62 (▲62.1 pts), (▼ $3)": "sixty-two, up sixty-two point one points, down three dollars",
+        "Goal! Salah (67').": "Goal! Salah, sixty-seven minutes.",
+        "Saka 12', Rice 45+2', Havertz 78' (pen.)": (
+            "Saka twelve minutes, Rice forty-five plus two minutes, "
+            "Havertz seventy-eight minutes, pen."
+        ),
+        "in the 90+3' minute": "in the ninety plus three minute",
+        "A 67' boat (12' x 14')": "A sixty-seven foot boat, twelve feet by fourteen feet",
+        "'We are number 12', he said.": "'We are number twelve', he said.",
+        "the 81st min. of it": "the eighty-first minute of it",
+        "$14½ or 2/$15": "fourteen and a half dollars or two for fifteen dollars",
+        "a $40 Amazon card": "a forty dollar Amazon card",
+    },
+    "directions": {
+        "Take Rte. 66 W. to the exit.": "Take Route sixty-six west to the exit.",
+        "From I-90 E. take SR 520 W.": "From I ninety east take S R five twenty west.",
+        "0.4 mi. N on US-93, 12 km SW of Hilo": (
+            "zero point four miles north on U S ninety-three, twelve kilometers southwest of Hilo"
+        ),
+        "Head S on 3rd St.": "Head south on third Street.",
+        "It used 66 W. in all.": "It used sixty-six watts in all.",
+        "the corner of N. Clark St. and W. Addison St.": (
+            "the corner of North Clark Street and West Addison Street."
+        ),
+        "5 W Main St, 742 Evergreen Terr.": (
+            "five West Main Street, seven forty-two Evergreen Terrace."
+        ),
+        "the 34th Fl., and 567 pp.": "the thirty-fourth floor, and five hundred sixty-seven pages.",
+    },
+    "lists and hours": {
+        "Fri. · 7–10 p.m. · Free": "Friday, seven to ten P M, Free",
+        "7 · 6 = 42": "seven times six equals forty-two",
+        "Wt. 5 kg, Ht. 2 m, Sz. M–XXL": "Weight five kilograms, Height two meters, Size M to X X L",
+        '12" L x 8" W x 4" H': "twelve inches L by eight inches W by four inches H",
+        "batteries (not incl.)": "batteries, not included.",
+        "closed Sun., open Sat.": "closed Sunday, open Saturday.",
+        "a 5-a-side match on Weds at 8": "a five-a-side match on Wednesday at eight",
+        "The 82nd Airborne Div. left.": "The eighty-second Airborne Division left.",
+    },
+    "units and fractions in prose": {
+        "up 0.3 pp in 4.38 s": (
+            "up zero point three percentage points in four point three eight seconds"
+        ),
+        "3 trips/wk. from 3.8M sq. mi. of it": (
+            "three trips per week from three point eight million square miles of it"
+        ),
+        "WBC 12.3 ×10⁹/L": ("W B C twelve point three times ten to the power of nine per liter"),
+        "3-5 min/side": "three to five minutes per side",
+        "123½ N. 2nd Ave.": "one hundred twenty-three and a half North second Avenue.",
+        "a 5-qt. Dutch oven, a 3-pk., $5": "a five quart Dutch oven, a three pack, five dollars",
+        "She won (by 0.8 pts.).": "She won, by zero point eight points.",
+        "10s of 1000s": "tens of thousands",
+        "5/17–6/2, 3/16-5/16": (
+            "May seventeenth to June second, three sixteenths to five sixteenths"
+        ),
+        "Model no. WF45T": "Model number W F forty-five T",
+        "1 sm. onion": "one small onion",
     },
     "plain text": {
         "Hello, world! It's fine - isn't it?": "Hello, world! It's fine - isn't it?",

@@ -22,6 +22,7 @@ from vivace.text.normalize.rules import LanguageRules, Reading, Token, TokenRead
 from vivace.text.options import ScriptOptions
 from vivace.text.pauses import Pause
 from vivace.text.pipeline import TextPipeline
+from vivace.text.spans import SpannedText
 
 SAID = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ .,;:!?'\"-\n")
 
@@ -129,21 +130,40 @@ def test_pause_separates_normalized_words() -> None:
 )
 def test_work_grows_linearly_with_the_text(unit: str) -> None:
     def count(size: int) -> int:
-        calls = 0
-
-        def note(frame: object, event: str, argument: object) -> None:
-            nonlocal calls
-            calls += 1
-
-        text = (unit * size)[:size]
-        sys.setprofile(note)
-        try:
-            normalize_text(text)
-        finally:
-            sys.setprofile(None)
-        return calls
+        return count_calls((unit * size)[:size])
 
     assert count(4_000) < 6 * count(1_000) + 500
+
+
+def count_calls(text: str) -> int:
+    """The number of Python calls and returns while a text is normalized."""
+    calls = 0
+
+    def note(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    sys.setprofile(note)
+    try:
+        normalize_text(text)
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+TYPESET = "I’m sure it’s Anna’s. Don’t go, I’ll say: the well-to-do’s dog’s here; rock’n’roll! "
+
+
+def test_typeset_apostrophe_is_read_like_an_ascii_apostrophe() -> None:
+    assert normalize_text(TYPESET) == TYPESET.replace("’", "'")
+    spanned = SpannedText.read(TYPESET, 3)
+    said = "".join(map(str, open_normalizer("english").finish(spanned)))
+    assert said == TYPESET.replace("’", "'")
+
+
+def test_typeset_apostrophe_needs_no_more_work_than_an_ascii_apostrophe() -> None:
+    text = TYPESET * 20
+    assert count_calls(text) < 1.2 * count_calls(text.replace("’", "'")) + 50
 
 
 def test_long_adversarial_text_takes_seconds() -> None:

@@ -21,8 +21,8 @@ from vivace.cli.output import subtitle_path
 from vivace.cli.progress import ProgressLine
 from vivace.cli.request import check_signature
 from vivace.cli.speak import Speech
-from vivace.cli.streams import print_json, print_stderr, printable
-from vivace.cli.text import MAX_TEXT_BYTES, STDIN, read_stdin
+from vivace.cli.streams import STDIN, print_json, print_stderr, printable
+from vivace.cli.text import MAX_TEXT_BYTES, read_stdin
 from vivace.disk import sweep
 from vivace.errors import AudioError, RequestError, TTSError
 from vivace.options import StreamOptions

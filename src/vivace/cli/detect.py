@@ -1,4 +1,4 @@
-"""`vivace detect FILE...`: reports whether audio files are marked as AI-generated."""
+"""`vivace detect FILE...`: reports whether audio files or stdin are marked as AI-generated."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from vivace.cli.light import import_torch
 from vivace.cli.messages import print_error
-from vivace.cli.streams import print_json, print_stdout, print_table, printable
-from vivace.errors import AudioError
+from vivace.cli.streams import STDIN, open_stdin, print_json, print_stdout, print_table, printable
+from vivace.errors import AudioError, RequestError
 
 if TYPE_CHECKING:
     from vivace.mark.detect import Detection
@@ -24,10 +24,14 @@ def detect(arguments: argparse.Namespace) -> int:
     detector = Detector()
     code = 0
     for path in arguments.files:
+        name = "stdin" if path == STDIN else path
         try:
-            found = detector.detect(path)
-        except AudioError as error:
-            print_error(error, is_json=arguments.json, file=path)
+            if path == STDIN:
+                found = detector.detect_stream(open_stdin("a file"), name)
+            else:
+                found = detector.detect(path)
+        except (AudioError, RequestError) as error:
+            print_error(error, is_json=arguments.json, file=name)
             code = UNREADABLE
             continue
         if not found.is_marked:

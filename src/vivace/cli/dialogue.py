@@ -17,7 +17,8 @@ from vivace.cli.output import (
     subtitle_path,
 )
 from vivace.cli.request import load_model
-from vivace.cli.text import STDIN, read_stdin
+from vivace.cli.streams import STDIN
+from vivace.cli.text import read_stdin
 from vivace.dialogue.script import DialogueScript
 from vivace.dialogue.talk import LineSpacing, track_paths
 from vivace.errors import AudioError, TTSError

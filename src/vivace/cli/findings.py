@@ -17,7 +17,8 @@ from pathlib import Path
 import torch
 
 from vivace.audio.play import find_output
-from vivace.backends.cpu import build
+from vivace.backends.cpu.build import find_refusal
+from vivace.backends.cpu.compiler import has_compiler as has_cpp_compiler
 from vivace.errors import AudioError, install_command
 from vivace.hub import MODELS, cache_folder, cached_share
 
@@ -90,8 +91,8 @@ class Machine:
             is_cuda_available=torch.cuda.is_available(),
             installer=next(filter(shutil.which, INSTALLERS), None),
             has_compiler=any(map(shutil.which, (os.environ.get("CC") or "cc", "gcc"))),
-            has_cpp_compiler=build.has_compiler(),
-            kernel_refusal=build.find_refusal(),
+            has_cpp_compiler=has_cpp_compiler(),
+            kernel_refusal=find_refusal(),
             modules=frozenset(name for name in MODULES if find_spec(name) is not None),
             has_portaudio=sys.platform != "linux" or find_library("portaudio") is not None,
             player=player,

@@ -196,7 +196,7 @@ def add_detect(commands: Commands) -> None:
         "as AI-generated; 1: a file has no mark; 2: a file cannot be read. The watermark and the "
         f"manifest need {install_command('mark')}."
     )
-    detect.add_argument("files", metavar="FILE", nargs="+", help="audio file")
+    detect.add_argument("files", metavar="FILE", nargs="+", help="audio file; - is stdin")
     add_option(detect, "--json", None, "print one JSON object for each file")
 
 

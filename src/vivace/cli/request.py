@@ -19,6 +19,8 @@ from vivace.speech import BOUNDS, SamplingParams
 from vivace.text.lexicon import Lexicon
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from vivace.checkpoint import Checkpoint
     from vivace.tts import TTS
 
@@ -53,11 +55,17 @@ def model_name(arguments: argparse.Namespace) -> str | None:
 
 def find_checkpoint(name: str | None, arguments: argparse.Namespace) -> Checkpoint:
     """The checkpoint with this name, with the options --revision and --offline."""
-    from vivace.checkpoint import Checkpoint, find_folder
+    from vivace.checkpoint import Checkpoint
+
+    return Checkpoint.open(find_model_folder(name, arguments))
+
+
+def find_model_folder(name: str | None, arguments: argparse.Namespace) -> Path:
+    """The folder of this checkpoint, with the options --revision and --offline."""
+    from vivace.hub import find_folder
 
     revision, offline = arguments.revision, arguments.offline
-    folder = find_folder(name, revision=revision, cache_dir=None, offline=offline)
-    return Checkpoint.open(folder)
+    return find_folder(name, revision=revision, cache_dir=None, offline=offline)
 
 
 def mark_levels(arguments: argparse.Namespace) -> MarkLevels:

@@ -11,11 +11,11 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import IO, Any
+from typing import IO, Any, BinaryIO, cast
 
-from vivace.errors import TTSError
+from vivace.errors import RequestError, TTSError
 
-STDOUT = "-"
+STDIN = STDOUT = "-"
 STDOUT_PATHS = (STDOUT, "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 
 
@@ -38,6 +38,13 @@ def open_closed_streams() -> None:
 
 def is_terminal_stdin() -> bool:
     return sys.stdin is None or sys.stdin.isatty()
+
+
+def open_stdin(argument: str) -> BinaryIO:
+    """The bytes of stdin. Raises RequestError if stdin is closed; `argument` can replace it."""
+    if sys.stdin is None:
+        raise RequestError(f"stdin is closed; pass {argument} as an argument")
+    return cast("BinaryIO", sys.stdin.buffer)
 
 
 def print_stderr(text: object, *, start: str = "", end: str = "\n") -> None:

@@ -5,19 +5,16 @@ from __future__ import annotations
 import argparse
 import codecs
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, cast
 
-from vivace.cli.streams import is_terminal_stdin
+from vivace.cli.streams import STDIN, is_terminal_stdin, open_stdin
 from vivace.errors import RequestError, TextTooLongError
 from vivace.options import SpeechOptions
 from vivace.text.files import decode_utf8, read_utf8
 from vivace.text.markup import remove_markup
 from vivace.text.pauses import parse_pauses
 
-STDIN = "-"
 MAX_TEXT_BYTES = 4_000_000  # 1,000,000 characters, the longest text
 READ_BYTES = 4096
 _ESCAPED_BYTE = re.compile("[\udc80-\udcff]")
@@ -57,14 +54,8 @@ def check_text(text: str, options: SpeechOptions) -> None:
     parse_pauses(remove_markup(text) if options.clean else text)
 
 
-def _stdin() -> BinaryIO:
-    if sys.stdin is None:
-        raise RequestError("stdin is closed; pass the text as an argument")
-    return cast("BinaryIO", sys.stdin.buffer)
-
-
 def read_stdin() -> str:
-    content = _stdin().read(MAX_TEXT_BYTES + 1)
+    content = open_stdin("the text").read(MAX_TEXT_BYTES + 1)
     return decode_utf8(content, "stdin", MAX_TEXT_BYTES, RequestError).rstrip("\r\n")
 
 
@@ -79,7 +70,7 @@ def live_stdin() -> Iterator[str]:
 
 
 def _decoded_stdin() -> Iterator[str]:
-    decoder, stdin = codecs.getincrementaldecoder("utf-8-sig")(), _stdin()
+    decoder, stdin = codecs.getincrementaldecoder("utf-8-sig")(), open_stdin("the text")
     while True:
         content = stdin.read1(READ_BYTES)  # type: ignore[attr-defined]
         try:

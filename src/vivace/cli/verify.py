@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from vivace._version import __version__
-from vivace.checkpoint import EMBEDDED, Checkpoint
+from vivace.checkpoint import EMBEDDED
 from vivace.cli.bench.machine import machine
 from vivace.cli.messages import print_error
 from vivace.cli.progress import ProgressLine
-from vivace.cli.request import find_checkpoint, model_name
+from vivace.cli.request import find_model_folder, model_name
 from vivace.cli.streams import (
     STDOUT_PATHS,
     print_columns,
@@ -30,7 +30,7 @@ from vivace.conformance.verify import (
     REFERENCE_RUN,
     NoGoldenError,
     Run,
-    verify_checkpoint,
+    verify_folder,
 )
 from vivace.disk import why_unwritable, write_whole
 from vivace.errors import RequestError
@@ -46,15 +46,15 @@ def verify(arguments: argparse.Namespace) -> int:
     _check_output(arguments.json, may_exist=True)
     with ProgressLine(is_quiet=arguments.quiet) as line:
         line.show("looking for the model")
-        checkpoint = find_checkpoint(model_name(arguments), arguments)
-        load = partial(_load, checkpoint.folder, arguments)
+        folder = find_model_folder(model_name(arguments), arguments)
+        load = partial(_load, folder, arguments)
         if arguments.record is not None:
-            _record(checkpoint, load(REFERENCE_RUN), Path(arguments.record))
+            _record(load(REFERENCE_RUN), Path(arguments.record))
             return 0
         paths = SHIPPED if arguments.golden is None else (Path(arguments.golden),)
         sets = [one for path in paths for one in load_golden(path)]
         try:
-            report = verify_checkpoint(checkpoint, sets, _runs(arguments), load, line.show)
+            report = verify_folder(folder, sets, _runs(arguments), load, line.show)
         except NoGoldenError as error:
             line.clear()
             print_error(error)
@@ -96,12 +96,12 @@ def _load(folder: Path, arguments: argparse.Namespace, run: Run) -> TTS:
     )
 
 
-def _record(checkpoint: Checkpoint, loaded: TTS, path: Path) -> None:
+def _record(loaded: TTS, path: Path) -> None:
     with loaded as tts:
         if tts.loaded.runtime.model.weights != "full":
             raise RequestError("golden values are recorded with full weights, not quantized ones")
-        is_embedded = checkpoint.folder == EMBEDDED
-        kind = checkpoint.config.tts_model_type
+        is_embedded = tts.checkpoint.folder == EMBEDDED
+        kind = tts.checkpoint.config.tts_model_type
         recording = record_golden(tts, "embedded voice" if is_embedded else f"recorded {kind}")
     save_golden([recording.golden], path)
     print_stdout(path)
@@ -112,7 +112,8 @@ def _print_report(report: Report) -> None:
     print_columns([tuple(map(printable, row)) for row in report.table()])
     for name in report.not_recorded:
         print_stdout(f"{printable(name)}: not recorded for this checkpoint")
-    print_stdout("all required rows are ok" if report.is_ok else "required rows differ")
+    problem = "required rows differ or did not run"
+    print_stdout("all required rows are ok" if report.is_ok else problem)
 
 
 def _as_json(report: Report) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from vivace.conformance.golden import (
     GoldenSet,
     Ints,
 )
-from vivace.conformance.report import Row
+from vivace.conformance.report import Row, failed_row
 from vivace.errors import NumericError, TTSError
 from vivace.text.tokenizer import TextTokenizer
 from vivace.tts import TTS
@@ -143,9 +143,7 @@ def _guarded(name: str, check: Callable[..., Iterator[Row]], *arguments: object)
     except NumericError as error:
         yield Row(check=name, result=str(error), threshold="finite", status="differs")
     except (TTSError, RuntimeError, IndexError) as error:
-        values = {"error": type(error).__name__}
-        text = " ".join(str(error).split())
-        yield Row(check=name, result=text, threshold="-", status="not run", values=values)
+        yield failed_row(name, error)
 
 
 # -- talker ------------------------------------------------------------------------------------

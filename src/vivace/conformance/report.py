@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+_ABSOLUTE_PATH = re.compile(r"(?<![\w.])(?:[/~]|[A-Za-z]:\\)\w")
 Status = Literal["ok", "differs", "not run"]
 FORMAT = "vivace.verify/1"
 
@@ -34,8 +36,8 @@ class RunReport:
     backend: str
     dtype: str
     weights: str
-    device: str  # its type
-    load_s: float
+    device: str  # its type; "" if it was not loaded
+    load_s: float | None  # None: it was not loaded
     frame_ms: Mapping[str, float]  # by request
     rows: Sequence[Row]
 
@@ -45,14 +47,15 @@ class RunReport:
 
 
 def run_label(backend: str, dtype: str, weights: str, device: str) -> str:
-    precision = dtype if weights == "full" else f"{dtype} {weights}"
-    return f"{backend} {precision} on {device}"
+    words = [backend] if dtype == backend == "auto" else [backend, dtype]
+    words += [weights] if weights != "full" else []
+    return " ".join([*words, "on", device] if device else words)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    kind: str  # of the checkpoint
-    size: str
+    kind: str | None  # of the checkpoint; None if its configuration cannot be read
+    size: str | None
     sets: Sequence[str]  # golden sets that fit the checkpoint
     not_recorded: Sequence[str]  # golden sets of other checkpoints
     token_rows: Sequence[Row]
@@ -71,7 +74,8 @@ class Report:
         for run in self.runs:
             for name, frame_ms in run.frame_ms.items():
                 yield run.label, f"time, {name}", f"{frame_ms:.1f} ms per frame", "-", "-"
-            yield run.label, "time, load", f"{run.load_s:.2f} s", "-", "-"
+            if run.load_s is not None:
+                yield run.label, "time, load", f"{run.load_s:.2f} s", "-", "-"
 
     def as_json(self, machine: Mapping[str, Any]) -> dict[str, Any]:
         """`machine`: versions and the names of processors."""
@@ -94,6 +98,15 @@ class Report:
         yield "tokenizer", self.token_rows
         for run in self.runs:
             yield run.label, run.rows
+
+
+def failed_row(check: str, error: Exception, *, reason: str = "") -> Row:
+    """The row of a check that did not run. A report keeps the type of the error, and `reason`."""
+    name = type(error).__name__
+    is_private = _ABSOLUTE_PATH.search(reason) is not None
+    values = {"error": name if is_private or not reason else f"{name}: {reason}"}
+    text = reason or " ".join(str(error).split())
+    return Row(check=check, result=text, threshold="-", status="not run", values=values)
 
 
 def _row_json(row: Row) -> dict[str, Any]:

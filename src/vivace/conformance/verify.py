@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from vivace.checkpoint import Checkpoint
 from vivace.conformance.checks import check_run, check_tokenizer, check_tokens
 from vivace.conformance.golden import GoldenSet
-from vivace.conformance.report import Report, Row, RunReport, run_label
-from vivace.errors import RequestError
+from vivace.conformance.report import Report, Row, RunReport, failed_row, run_label
+from vivace.errors import CheckpointError, RequestError, TTSError
 from vivace.model.config import Weights
 from vivace.tts import TTS
 
@@ -33,21 +35,34 @@ class NoGoldenError(RequestError):
     """No golden set fits the checkpoint."""
 
 
-def verify_checkpoint(
-    checkpoint: Checkpoint,
+def verify_folder(
+    folder: Path,
     golden_sets: Sequence[GoldenSet],
     runs: Sequence[Run],
     load: Callable[[Run], TTS],
     show: Callable[[str], None] = lambda text: None,  # the current step
 ) -> Report:
-    """Compare a checkpoint with the golden sets that fit it. NoGoldenError if none does."""
+    """Compare a checkpoint with the golden sets that fit it. NoGoldenError if none does.
+
+    A checkpoint that cannot be loaded has a row with the reason.
+    """
+    try:
+        checkpoint = Checkpoint.open(folder)
+    except CheckpointError as error:
+        failed = _failed(runs[0], error, folder)
+        return Report(kind=None, size=None, sets=[], not_recorded=[], token_rows=[], runs=[failed])
     sets = _fitting(checkpoint, golden_sets)
     token_rows: list[Row] = []
     reports: list[RunReport] = []
     for run in runs:
         show(f"loading with backend {run.backend}, {run.dtype}")
         began = time.perf_counter()
-        with load(run) as tts:
+        try:
+            loaded = load(run)
+        except (TTSError, RuntimeError) as error:
+            reports.append(_failed(run, error, folder))
+            continue
+        with loaded as tts:
             load_s = time.perf_counter() - began
             label = _label(tts)
             if label in (report.label for report in reports):
@@ -63,6 +78,21 @@ def verify_checkpoint(
         not_recorded=[one.name for one in golden_sets if one not in sets],
         token_rows=token_rows,
         runs=reports,
+    )
+
+
+def _failed(run: Run, error: Exception, folder: Path) -> RunReport:
+    """The report of a run whose checkpoint cannot be loaded."""
+    reason = " ".join(str(error).split()).replace(f"{folder}{os.sep}", "")
+    row = failed_row("load", error, reason=reason.replace(str(folder), "the checkpoint"))
+    return RunReport(
+        backend=run.backend,
+        dtype=run.dtype,
+        weights=run.weights,
+        device="",
+        load_s=None,
+        frame_ms={},
+        rows=[row],
     )
 
 

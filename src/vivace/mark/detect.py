@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from vivace.audio.decode import MIB, AudioLimits
 from vivace.audio.file_mark import STATEMENT
@@ -62,7 +62,13 @@ class Detector:
 
     def detect(self, path: str) -> Detection:
         """Raises AudioError if the file cannot be read."""
-        content = _read_content(path)
+        return self._detect(_read_file(path), path)
+
+    def detect_stream(self, file: BinaryIO, name: str) -> Detection:
+        """Detect marks in a file that is open, such as stdin. Raises AudioError."""
+        return self._detect(_read(file, name), name)
+
+    def _detect(self, content: bytes, path: str) -> Detection:
         unchecked: dict[str, str] = {}
         metadata = describe_tags(read_tags(content))
         manifest, confidence = None, None
@@ -110,18 +116,29 @@ class Detector:
         return self._watermark
 
 
-def _read_content(path: str) -> bytes:
+def _read_file(path: str) -> bytes:
     if reason := why_not_regular(Path(path)):
         raise AudioError(f"{path}: {reason}")
     try:
         with Path(path).open("rb") as file:
-            content = file.read(LIMITS.max_encoded_bytes + 1)
+            return _read(file, path)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _read(file: BinaryIO, name: str) -> bytes:
+    try:
+        content = file.read(LIMITS.max_encoded_bytes + 1)
         LIMITS.check_encoded(len(content))
     except OSError as error:
-        raise AudioError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise _unreadable(name, error) from error
     except AudioError as error:
-        raise AudioError(f"{path}: {error}") from error
+        raise AudioError(f"{name}: {error}") from error
     return content
+
+
+def _unreadable(name: str, error: OSError) -> AudioError:
+    return AudioError(f"{name}: cannot be read: {error.strerror or error}")
 
 
 def describe_tags(tags: Mapping[str, str]) -> dict[str, str] | None:

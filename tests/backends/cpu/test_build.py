@@ -9,13 +9,15 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from vivace.backends.cpu import build
-from vivace.disk import user_cache
+from vivace.backends.cpu.compiler import find_compiler
+from vivace.disk import FileLock, user_cache
 from vivace.errors import BackendUnavailableError
 
 BUILD_TIMEOUT_S = 300.0  # a busy machine compiles slowly
@@ -341,19 +343,96 @@ def test_missing_compiler_is_no_warning(
     assert [record.levelname for record in caplog.records] == ["INFO"]
 
 
-def test_two_processes_compile_at_once(load: Load, sources: Path) -> None:
-    script = (
-        "import sys; from pathlib import Path; from vivace.backends.cpu import build\n"
-        "build.SOURCES = Path(sys.argv[1]); build.PREBUILT = build.SOURCES / 'none'\n"
-        f"build.TIMEOUT_S = {BUILD_TIMEOUT_S}\n"
-        "build.load_library()\n"
-    )
-    command = [sys.executable, "-c", script, str(sources)]
-    processes = [subprocess.Popen(command, env=os.environ.copy()) for _ in range(2)]
-    assert [process.wait(BUILD_TIMEOUT_S) for process in processes] == [0, 0]
+@dataclass(frozen=True)
+class SlowBuilds:
+    """Processes that build the library with a compiler that waits until it is released."""
+
+    sources: Path
+    compiler: Path
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @classmethod
+    def make(cls, folder: Path, sources: Path) -> SlowBuilds:
+        wait = f"while ! test -e {folder}/released; do test -d {folder} || exit 1; sleep 0.05; done"
+        record = f'echo "$@" >> {folder}/calls'
+        script = f'{record}\n{wait}\nexec {shutil.which("c++")} "$@"\n'
+        return cls(sources, write_program(folder / "slow-compiler", script))
+
+    def start(self) -> subprocess.Popen[str]:
+        script = (
+            "import sys; from pathlib import Path; from vivace.backends.cpu import build\n"
+            "build.SOURCES = Path(sys.argv[1]); build.PREBUILT = build.SOURCES / 'none'\n"
+            f"build.TIMEOUT_S = {BUILD_TIMEOUT_S}\n"
+            "build.load_library()\n"
+        )
+        command = [sys.executable, "-c", script, str(self.sources)]
+        variables = {**os.environ, "CXX": str(self.compiler)}
+        process = subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True)
+        self.started.append(process)
+        return process
+
+    def release(self) -> None:
+        self.compiler.with_name("released").touch()
+
+    def num_calls(self) -> int:
+        return len(self.compiler.with_name("calls").read_text().splitlines())
+
+
+@pytest.fixture
+def slow_builds(tmp_path: Path, sources: Path) -> Iterator[SlowBuilds]:
+    builds = SlowBuilds.make(tmp_path, sources)
+    yield builds
+    builds.release()  # ends compilers whose process was killed
+    for process in builds.started:
+        process.kill()
+        if process.stderr is not None and not process.stderr.closed:
+            process.communicate()
+
+
+def first_warning(process: subprocess.Popen[str]) -> str:
+    assert process.stderr is not None
+    return process.stderr.readline()
+
+
+def test_second_process_waits_for_the_library_of_the_first(slow_builds: SlowBuilds) -> None:
+    first = slow_builds.start()
+    assert "compiling" in first_warning(first)
+    second = slow_builds.start()
+    assert "waiting for another process" in first_warning(second)
+    slow_builds.release()
+    assert [process.communicate()[1] for process in (first, second)] == ["", ""]
+    assert [first.returncode, second.returncode] == [0, 0]
+    assert slow_builds.num_calls() == 2  # one file, and the library
     [path] = cached()
-    assert not list(path.parent.glob(".vivace-*"))
-    load()
+    assert list(path.parent.iterdir()) == [path]  # no lock or other hidden file
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+def test_waiting_process_compiles_after_the_first_was_killed(slow_builds: SlowBuilds) -> None:
+    first = slow_builds.start()
+    assert "compiling" in first_warning(first)
+    second = slow_builds.start()
+    assert "waiting for another process" in first_warning(second)
+    first.kill()
+    first.communicate()
+    assert "compiling" in first_warning(second)
+    slow_builds.release()
+    second.communicate()
+    assert second.returncode == 0
+    assert len(cached()) == 1
+
+
+def test_process_that_waited_too_long_compiles_itself(
+    load: Load, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = user_cache() / "kernels"
+    prefix = f"{build._file_prefix()}{build._recipe_hash(find_compiler())}-"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(FileLock, "wait", lambda self, timeout_s: False)
+    with FileLock(folder / f".{prefix}lock") as lock:
+        assert lock.take()
+        load()
+    assert [message.split()[0] for message in caplog.messages] == ["waiting", "compiling"]
 
 
 @pytest.mark.parametrize(

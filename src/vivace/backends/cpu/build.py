@@ -26,8 +26,9 @@ from functools import cache
 from pathlib import Path
 from threading import Event
 
+from vivace.backends.cpu.compiler import find_compiler
 from vivace.device.threads import count_processors
-from vivace.disk import user_cache, write_whole
+from vivace.disk import FileLock, user_cache, write_whole
 from vivace.errors import BackendUnavailableError
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,6 @@ PREBUILT = SOURCES / "vivace_cpu.so"
 TIMEOUT_S = 600.0  # of a whole build, which takes up to a minute of CPU time
 POLL_S = 0.2  # between looks at a compiler
 LIBRARY_BYTES = 1 << 20  # at most
-COMPILERS = ("c++", "g++", "clang++")
 FLAGS = (
     *("-std=c++17", "-O2", "-fPIC", "-pthread", "-fvisibility=hidden"),
     *("-ffp-contract=off", "-fno-math-errno", "-Wall", "-Wextra"),
@@ -95,15 +95,6 @@ def _refusal() -> str | None:
         log.log(level, "the C++ kernels are not available: %s", error)
         return str(error)
     return None
-
-
-def has_compiler() -> bool:
-    """Whether this machine has a C++ compiler."""
-    try:
-        _find_compiler()
-    except BackendUnavailableError:
-        return False
-    return True
 
 
 def source_hash() -> str:
@@ -167,10 +158,10 @@ def _load_built(timeout_s: float) -> ctypes.CDLL:
     try:
         folder = user_cache() / "kernels"
     except RuntimeError as error:  # the user has no home folder
-        _find_compiler()  # without one, that is the reason
+        find_compiler()  # without one, that is the reason
         raise BuildError(f"there is no cache folder; set XDG_CACHE_HOME: {error}") from error
     try:
-        return _build_once(folder, _find_compiler(), timeout_s)
+        return _build_once(folder, find_compiler(), timeout_s)
     except BackendUnavailableError as error:
         if (library := _load_cached(folder)) is None:
             raise
@@ -179,23 +170,34 @@ def _load_built(timeout_s: float) -> ctypes.CDLL:
 
 
 def _build_once(folder: Path, compiler: str, timeout_s: float) -> ctypes.CDLL:
+    """The library of this compiler from the cache. One process compiles it, and others wait."""
     prefix = f"{_file_prefix()}{_recipe_hash(compiler)}-"
     try:
         for path in _intact_files(folder, prefix):
             return _open(path)
         _check_writable(folder)  # before a compilation whose result would be lost
-        started = time.monotonic()
-        log.warning("compiling the C++ kernels for this processor, once")
-        content = build_library(compiler, timeout_s)
-        path = folder / f"{prefix}{_content_hash(content)}.so"
-        write_whole(path, content, replace=True)
-        log.info("built %s in %.1f s", path, time.monotonic() - started)
-        return _open(path)
+        with FileLock(folder / f".{prefix}lock") as lock:
+            if not lock.take():
+                log.warning("waiting for another process, which compiles the C++ kernels")
+                lock.wait(timeout_s)  # without it, the process is suspended: compile beside it
+            for path in _intact_files(folder, prefix):
+                return _open(path)
+            return _open(_compile(folder, prefix, compiler, timeout_s))
     except OSError as error:
         raise BuildError(
             f"the library cannot be written to {folder} or loaded: {error}; XDG_CACHE_HOME names "
             "another folder"
         ) from error
+
+
+def _compile(folder: Path, prefix: str, compiler: str, timeout_s: float) -> Path:
+    started = time.monotonic()
+    log.warning("compiling the C++ kernels for this processor, once")
+    content = build_library(compiler, timeout_s)
+    path = folder / f"{prefix}{_content_hash(content)}.so"
+    write_whole(path, content, replace=True)
+    log.info("built %s in %.1f s", path, time.monotonic() - started)
+    return path
 
 
 def _load_cached(folder: Path) -> ctypes.CDLL | None:
@@ -248,32 +250,6 @@ def _open(path: Path) -> ctypes.CDLL:
     if identify() != source_hash().encode():
         raise OSError(f"{path} was built from other sources")
     return library
-
-
-def _find_compiler() -> str:
-    """A command: the program with its path, and the options of CXX."""
-    named = os.environ.get("CXX")
-    for command in (named,) if named else COMPILERS:
-        found = _find_command(command)
-        if found is not None:
-            return found
-    if named:
-        raise BackendUnavailableError(f"CXX is {named!r}, which is not a program")
-    raise BackendUnavailableError(
-        "there is no C++ compiler (c++, g++ or clang++); install one, for example g++"
-    )
-
-
-def _find_command(command: str) -> str | None:
-    """The command with the path of its program, or None. The path may have spaces."""
-    if (path := shutil.which(command)) is not None:
-        return shlex.quote(path)
-    try:
-        program, *options = shlex.split(command)
-    except ValueError:  # an open quotation mark, or no word
-        return None
-    path = shutil.which(program)
-    return None if path is None else shlex.join((path, *options))
 
 
 def _recipe_hash(compiler: str) -> str:

@@ -37,7 +37,7 @@ class LiveNormalizer:
         reader = self._reader
         while True:
             if unchanged := reader.skip_unchanged(self._rules):
-                words.append(unchanged)
+                words.append(rewrite(unchanged, self._rules.plain_signs(unchanged)))
             try:
                 token = reader.token()
                 if token is None:
@@ -80,7 +80,7 @@ class LiveNormalizer:
         if not text:
             return space if "\n" in space else ""
         if lead.startswith(","):
-            return text if text[1:2] == " " else f", {text[1:].lstrip()}"
+            return text if text[1:2] == " " else f", {text[1:].lstrip()}".rstrip()
         return space + text
 
     def _lead(self, lead: str, words: str) -> str:
@@ -93,5 +93,5 @@ class LiveNormalizer:
         """Signs after a word; a bracket before more words becomes a comma."""
         if ")" not in trail:
             return self._rules.plain_signs(trail)
-        rest = trail.replace(")", "")
+        rest = trail.replace(".).", ".").replace(")", "")
         return self._rules.plain_signs(rest) if rest or is_end else ","

@@ -118,7 +118,7 @@ class TokenReader:
         return skipped
 
     def skip_unchanged(self, rules: LanguageRules) -> str:
-        """Move past words that no rule changes; return them with the white space before each."""
+        """Move past `plain_words`; return them with the white space before each."""
         start = self._place
         while self._skip_run(rules):
             pass
@@ -192,7 +192,8 @@ class LanguageRules:
     """The normalization of one language."""
 
     rules: Callable[[Token], Sequence[Rule]]  # the rules to try for a word, in order
-    plain_words: re.Pattern[str]  # words that no rule changes, with one white space between them
+    # Words, with one white space between them, in which only `plain_signs` may change signs.
+    plain_words: re.Pattern[str]
     exceptions: frozenset[str]  # words of this form that a rule may change
     plain_signs: Callable[[str], str]  # rewrites signs that the voice does not know
     read_leftovers: Callable[[str], str]  # reads what no rule has read

@@ -11,7 +11,7 @@ from vivace.text.normalize.english.abbreviations import (
     read_abbreviation,
 )
 from vivace.text.normalize.english.addresses import read_address
-from vivace.text.normalize.english.angles import read_angle
+from vivace.text.normalize.english.angles import read_angle, read_ordinal_sign
 from vivace.text.normalize.english.capitals import read_capitals
 from vivace.text.normalize.english.codes import read_code, read_compound
 from vivace.text.normalize.english.dates import NAMES, read_date
@@ -54,6 +54,7 @@ _RULES: tuple[Rule, ...] = (
     read_formula,
     read_address,
     read_abbreviation,
+    read_ordinal_sign,
     read_angle,
     read_date,
     read_phone,
@@ -82,14 +83,14 @@ _PLAIN_RULES: tuple[Rule, ...] = (
     read_reference,
     read_cross,
 )
-_LOWER = r"[a-z]+(?:['-][a-z]+)*"
-_PLAIN_WORD = re.compile(rf"[A-Z]?{_LOWER}|A|I'[a-z]+|")
-_ENDED = r"[A-Z]?[a-z]+(?:'[a-z]+)?"  # may have a full stop
+_LOWER = r"[a-z]+(?:['’-][a-z]+)*"
+_PLAIN_WORD = re.compile(rf"[A-Z]?{_LOWER}|A|I['’][a-z]+|")
+_ENDED = r"[A-Z]?[a-z]+(?:['’][a-z]+)?"  # may have a full stop
 _ENDED_WORD = re.compile(_ENDED)
 # "I" is no numeral after a sign or a word in lower case.
 _IN_RUN = (
     rf"(?!\S{{{MAX_TOKEN}}})(?:"
-    rf"(?:{_LOWER}(?: I)?|[A-Z]{_LOWER}|(?<=[.,;!?] )I|A|I'[a-z]+)[,;!?]?|{_ENDED}\.)(?!\S)"
+    rf"(?:{_LOWER}(?: I)?|[A-Z]{_LOWER}|(?<=[.,;!?] )I|A|I['’][a-z]+)[,;!?]?|{_ENDED}\.)(?!\S)"
 )
 _PLAIN_WORDS = re.compile(rf"{_IN_RUN}(?:\s{_IN_RUN}){{0,31}}")
 _UNITS = LONE_UNITS | SPELLED_UNITS

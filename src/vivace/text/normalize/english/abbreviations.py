@@ -9,7 +9,14 @@ from vivace.text.normalize.english.capitals import spell_letters
 from vivace.text.normalize.english.numbers import read_digits, year
 from vivace.text.normalize.english.references import NUMBERED, is_numeral, is_small_numeral
 from vivace.text.normalize.english.tables import word_map, word_set
-from vivace.text.normalize.rules import Reading, Token, TokenReader, begins_sentence, is_capitalised
+from vivace.text.normalize.rules import (
+    Reading,
+    Token,
+    TokenReader,
+    begins_sentence,
+    is_capitalised,
+    word_before,
+)
 
 # Titles before a name.
 _TITLES = word_map("titles")
@@ -49,6 +56,8 @@ _BEFORE_INITIALS = frozenset(("Mr", "Mrs", "Ms", *_TITLES))
 _ENDS_ABBREVIATED = re.compile(r"[.-]\w$|\.[^-]*$")
 _ONE_INITIAL = re.compile(r"[A-HJ-Z]")
 _ORDINAL = re.compile(r"\d{1,3}(?:st|nd|rd|th)")
+_COUNT = re.compile(r"\d[\d,]*")
+_AFTER_NUMBERS = {"fl": "floor", "min": "minute", "pp": "pages"}  # after `34th` and `567`
 _BEFORE_NAMES = frozenset(("by", "from", "with"))
 _BEFORE_STREETS = frozenset(("at", "near", "of", "on", "onto", "to"))
 _NOT_NAMES = word_set("not_before_initials")
@@ -82,10 +91,12 @@ def read_abbreviation(reader: TokenReader, token: Token) -> Reading | None:
     if core in _TITLES or core in _PLACES:
         return _read_name_part(reader, token)
     lower = core.lower()
+    if (counted := _AFTER_NUMBERS.get(lower)) and _is_after_number(reader, lower):
+        return _with_stop(reader, counted, token)
     if lower in NUMBERED:
         following = reader.token(1)
         is_before = following is not None and (
-            re.match(r"[\d#]|\(\d+\)", following.text)
+            re.match(r"[\d#]|\(\d+\)|[A-Z]{1,4}-?\d", following.text)
             or is_small_numeral(following.core)
             or is_numeral(following.core)
         )
@@ -103,12 +114,22 @@ def read_abbreviation(reader: TokenReader, token: Token) -> Reading | None:
         return Reading(_SHOTS[core], trail=token.trail[1:]) if reader.before is None else None
     if lower in _WORDS:
         words = _case(_WORDS[lower], core)
+        if lower == "incl" and word_before(reader) in ("is", "not", "are"):
+            return _with_stop(reader, "included", token)
         if lower in _NEVER_LAST:
             return Reading(words, trail=token.trail[1:])
         return _with_stop(reader, words, token)
     if _ONE_INITIAL.fullmatch(core):
         return _read_initial(reader, token)
     return None
+
+
+def _is_after_number(reader: TokenReader, word: str) -> bool:
+    """Whether the word counts a number: `34th Fl.`, `the 81st min.`, `567 pp.`"""
+    before = reader.before
+    is_counted = before is not None and before.is_open
+    pattern = _COUNT if word == "pp" else _ORDINAL
+    return is_counted and before is not None and pattern.fullmatch(before.core) is not None
 
 
 def _read_est(reader: TokenReader, token: Token) -> Reading | None:

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import re
 
-from vivace.text.normalize.english.numbers import cardinal, in_pairs, spell_digits
+from vivace.text.normalize.english.numbers import in_pairs, spell_digits
 from vivace.text.normalize.english.tables import word_map, word_set
+from vivace.text.normalize.english.unit_names import UNITS, unit_trail
 from vivace.text.normalize.rules import Reading, Token, TokenReader, core_after, is_capitalised
 
 _PLACES = word_map("places")
 _STREETS = word_set("street_words")
 _HOUSE = re.compile(r"[1-9]\d{2,3}")
-_ANY_HOUSE = re.compile(r"[1-9]\d{0,4}")
+_ANY_HOUSE = re.compile(r"[1-9]\d{0,4}½?")
 _ZIP = re.compile(r"(\d{5})-(\d{4})")
 _STATE = re.compile(r"[A-Z]{2}|D\.C")
 _NUMBERED_STREET = re.compile(r"\d{1,3}(?:st|nd|rd|th)")  # "W 57th St."
 _SIDES = {"N": "North", "S": "South", "E": "East", "W": "West"}
 _DIRECTIONS = frozenset((*_SIDES, "NE", "NW", "SE", "SW"))
+_COMPASS = {
+    **{letter: name.lower() for letter, name in _SIDES.items()},
+    "NE": "northeast",
+    "NW": "northwest",
+    "SE": "southeast",
+    "SW": "southwest",
+}
+_ROADS = word_set("roads")
+_ROAD = re.compile(r"(?:I|US|SR|[A-Z]{2})-\d{1,3}")  # "I-90"
+_ROUTE = re.compile(r"\d{1,3}")
+_BEFORE_DIRECTIONS = word_set("before_directions")
+_AFTER_DIRECTIONS = ("on", "onto", "along", "toward", "towards", "past", "for", "from", "to")
 _MAX_NAME = 4  # words of a street's name with its last word
 
 
@@ -26,9 +39,16 @@ def read_address(reader: TokenReader, token: Token) -> Reading | None:
     if _HOUSE.fullmatch(token.core) and token.is_open and _is_before_street(reader):
         return Reading(in_pairs(token.core))
     if _ANY_HOUSE.fullmatch(token.core) and token.is_open and _is_before_side(reader):
-        return Reading(f"{cardinal(int(token.core))} {_SIDES[core_after(reader, 1)]}", 2, trail="")
+        house = reader.read_alone(token.core)
+        return Reading(f"{house} {_SIDES[core_after(reader, 1)]}", 2, trail="")
+    if _ROUTE.fullmatch(token.core) and _is_after_road(reader):
+        return Reading(in_pairs(token.core))
+    if token.core in _COMPASS and token.trail in ("", ".") and _is_direction(reader):
+        return Reading(_COMPASS[token.core], trail=unit_trail(reader, token.core, 0))
     is_side = token.core in _SIDES and token.trail in ("", ".")
     if is_side and _is_after_house(reader) and is_capitalised(reader.token(1)):
+        return Reading(_SIDES[token.core], trail="")
+    if is_side and not is_capitalised(reader.before) and _is_before_street(reader):
         return Reading(_SIDES[token.core], trail="")
     if token.core in _SIDES and _NUMBERED_STREET.fullmatch(core_after(reader, 1)):
         street = reader.token(2)
@@ -37,10 +57,32 @@ def read_address(reader: TokenReader, token: Token) -> Reading | None:
     return None
 
 
+def _is_after_road(reader: TokenReader) -> bool:
+    """Whether a number of a road follows, before a direction: `Rte. 66 W.`"""
+    road = reader.before
+    is_road = road is not None and road.trail in ("", ".") and road.core.lower() in _ROADS
+    return is_road and core_after(reader, 1) in _COMPASS
+
+
+def _is_direction(reader: TokenReader) -> bool:
+    """Whether a letter is a direction: `I-90 E`, `2 mi. N of the town`, `head S on Elm St.`"""
+    before, earlier, following = reader.before, reader.earlier, reader.token(1)
+    if before is None or before.trail not in ("", "."):
+        return False
+    is_road = earlier is not None and earlier.core.lower() in _ROADS
+    if _ROAD.fullmatch(before.core) or (is_road and _ROUTE.fullmatch(before.core)):
+        return True
+    word = before.core.lower()
+    is_way = word in _BEFORE_DIRECTIONS or before.core in UNITS
+    is_place = is_way or (word.isalpha() and word not in ("a", "the"))
+    after = "" if following is None else following.core
+    return (after == "of" and is_place) or (after in _AFTER_DIRECTIONS and is_way)
+
+
 def _is_before_side(reader: TokenReader) -> bool:
-    """Whether a side and a street follow a small house number: `77 W. 45th St.`."""
+    """Whether a side and a street follow a house number: `77 W. 45th St.`, `5 W Main St`."""
     side, name = reader.token(1), reader.token(2)
-    if side is None or side.core not in _SIDES or side.trail != "." or name is None:
+    if side is None or side.core not in _SIDES or side.trail not in ("", ".") or name is None:
         return False
     following = [name, reader.token(3), reader.token(4)]
     is_street = any(one is not None and one.core in _STREETS for one in following)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
-from vivace.text.normalize.english.context import is_attribute
+from vivace.text.normalize.english.context import is_attribute, is_noun
 from vivace.text.normalize.english.numbers import NUMBER, cardinal, decimal, is_one
-from vivace.text.normalize.english.ranges import say_fraction
+from vivace.text.normalize.english.ranges import read_range, say_fraction
+from vivace.text.normalize.english.units import read_number
 from vivace.text.normalize.rules import Reading, Token, TokenReader
 
 _MAX_TOKENS = 4  # degrees, minutes, seconds and a direction
@@ -19,6 +21,7 @@ _ANGLE = re.compile(
     rf"(?P<sign>[-−–])?(?P<degrees>{NUMBER})°(?:(?P<minutes>{NUMBER})['’′])?"
     rf"(?:(?P<seconds>{NUMBER}){_INCH})?(?P<direction>[NSEW])?{_STOPS}"
 )
+_ORDINAL_SIGN = re.compile(r"\dº")
 _NEXT = re.compile(r"\d|[NSEW](?![A-Za-z])")
 _FEET = re.compile(rf"(\d{{1,3}})['’′]{_STOPS}")
 _INCHES = re.compile(rf"(\d{{1,2}}){_INCH}{_STOPS}")
@@ -42,6 +45,14 @@ def read_angle(reader: TokenReader, token: Token) -> Reading | None:
         sides = f"{decimal(found[1])} by {decimal(found[2])}"
         return Reading(f"{sides} {name}", trail=found["trail"])
     return None
+
+
+def read_ordinal_sign(reader: TokenReader, token: Token) -> Reading | None:
+    """`425º`, `180ºC`: the sign of an ordinal, written for the sign of degrees."""
+    if "º" not in token.core or _ORDINAL_SIGN.search(token.core) is None:
+        return None
+    plain = replace(token, core=token.core.replace("º", "°"))
+    return read_angle(reader, plain) or read_range(reader, plain) or read_number(reader, plain)
 
 
 def _read_degrees(reader: TokenReader, text: str) -> Reading | None:
@@ -97,8 +108,10 @@ def _read_length(reader: TokenReader, found: re.Match[str]) -> Reading | None:
     if is_quotient or (found["sign"] in '"”' and is_quoted):
         return None
     names = ("foot", "feet") if found["sign"] == "′" else ("inch", "inches")
-    words = _count(found["number"], *names, is_single=is_attribute(reader))
-    return Reading(words, trail=found["trail"])
+    following = reader.token(1) if not found["trail"] else None
+    is_before_things = is_noun(following) and following is not None and following.core.endswith("s")
+    is_single = is_before_things or is_attribute(reader)  # "cut in 3" rounds"
+    return Reading(_count(found["number"], *names, is_single=is_single), trail=found["trail"])
 
 
 def _count(number: str, one: str, several: str, *, is_single: bool = False) -> str:

@@ -40,6 +40,10 @@ _INDICES = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
 _MOLECULE = re.compile(r"(?=.*[₀-₉])(?=..+)(?!.[₀-₉]*\Z)(?:[A-Z][a-z]?[₀-₉]*)+")  # "CO₂"
 _LOWERED = str.maketrans("²³", "23")
 _SERIES = re.compile(r"([A-Z]{1,3})(\d{1,4})[-–—]\1(\d{1,4})")  # "Q1–Q3"
+_SIZES = re.compile("(X{0,3}[SML]|XXS)[-–—](X{0,3}[SML])")  # of clothes: "M–XXL"
+_SHORT_NAME = re.compile(  # "PCIe", "BSc", not "THe"
+    "[A-Z]{3,4}[a-rt-z]|[B-DF-HJ-NP-TV-XZ]{2}[b-df-hj-np-rtv-xz]"
+)
 _ATOMS = re.compile(  # "HCl", not "HI"
     r"(?=.*[a-z])(?:Na|K|H|Li|Ca|Mg|Zn|Cu|Fe|Ag|Al|Pb)(?:Cl|Br|F|I|OH|O|S)"
 )
@@ -51,7 +55,7 @@ _GRADE = re.compile("[A-F][-−]")
 _KNOWN = word_map("brands")
 _LANGUAGES = word_map("languages")
 _HYPHENED = re.compile(
-    rf"({NUMBER})-([A-Z]?[a-z]{{2,}}|y\.o|[A-Z]?Hz|[KMGT]B|[gmVW])((?:-(?:[A-Za-z]{{2,}}|a))*)"
+    rf"({NUMBER})-([A-Z]?[a-z]{{2,}}|a(?=-[a-z])|y\.o|[A-Z]?Hz|[KMGT]B|[gmVW])((?:-(?:[A-Za-z]{{2,}}|a))*)"
 )
 _CHORD = re.compile(r"([A-G])[#♯](m|maj|min|dim|sus|add|)(\d{0,2})")  # "F#m7"
 _MODELS = re.compile(r"([A-Z][A-Za-z]{0,9}-?\d{1,3})s")  # "F-16s", "A380s"
@@ -105,6 +109,10 @@ def read_code(reader: TokenReader, token: Token) -> Reading | None:
         return Reading(_read_ion(found))
     if _ATOMS.fullmatch(core):
         return Reading(spell_letters(core))
+    if found := _SIZES.fullmatch(core):
+        return Reading(f"{spell_letters(found[1])} to {spell_letters(found[2])}")
+    if found := _SHORT_NAME.fullmatch(core):
+        return Reading(spell_letters(core))
     if found := _SERIES.fullmatch(core):
         first, last = (read_mixed(found[1] + found[end]) for end in (2, 3))
         return Reading(f"{first} to {last}")
@@ -148,8 +156,10 @@ def _read_hyphened(reader: TokenReader, token: Token, found: re.Match[str]) -> R
         found[2], unit_words(found[2], "1")
     )
     words = f"{_read_part(found[1])}{f' {name}' if name else f'-{found[2]}'}{found[3]}"
-    is_bracketed = name is not None and token.trail.startswith(".)")
-    trail = token.trail[1:] if is_bracketed else unit_trail(reader, found[2], 0) if name else None
+    is_inside = token.trail.startswith(".)") or (token.trail == "." and reader.token(1) is not None)
+    trail = unit_trail(reader, found[2], 0) if name else None
+    if name and is_inside:
+        trail = token.trail[1:]  # "a 5-qt. Dutch oven"
     return Reading(words, trail=trail)
 
 

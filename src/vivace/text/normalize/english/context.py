@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vivace.text.normalize.english.tables import word_set
-from vivace.text.normalize.rules import TokenReader, word_before
+from vivace.text.normalize.rules import Token, TokenReader, word_before
 
 _DETERMINERS = word_set("determiners")
 _CONTRACTED = word_set("contracted")  # with "is" or "has": "it's"
@@ -15,12 +15,13 @@ _NO_NOUNS = word_set("no_nouns")  # plain words that are no noun and no adjectiv
 def is_attribute(reader: TokenReader, num_tokens: int = 1) -> bool:
     """Whether a quantity of `num_tokens` words describes a noun: `a 5 kg bag`."""
     last, following = reader.token(num_tokens - 1), reader.token(num_tokens)
-    is_open = last is not None and last.trail in _OPEN_TRAILS
-    if not is_open or following is None or not following.core.islower():
+    if last is None or last.trail not in _OPEN_TRAILS or following is None:
         return False
     before, after = word_before(reader), following.core
-    if before in ("a", "an"):
-        return True
+    if before in ("a", "an") and (after.islower() or (after.isalnum() and last.trail != ".")):
+        return True  # also before a name: "a 5 kg Dell laptop"
+    if not after.islower():
+        return False
     owner, _, ending = before.replace("’", "'").rpartition("'")
     is_owned = ending == "s" and owner not in _CONTRACTED  # "its owner's", not "it's"
     return (
@@ -28,6 +29,11 @@ def is_attribute(reader: TokenReader, num_tokens: int = 1) -> bool:
         and after not in _NO_NOUNS
         and not after.endswith(("ed", "ly"))
     )
+
+
+def is_noun(token: Token | None) -> bool:
+    """Whether a word in lower case may be a noun or an adjective."""
+    return token is not None and token.core.islower() and token.core not in _NO_NOUNS
 
 
 def is_after_code(reader: TokenReader) -> bool:

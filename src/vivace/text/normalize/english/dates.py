@@ -6,7 +6,7 @@ import re
 
 from vivace.text.normalize.english.numbers import ordinal, year
 from vivace.text.normalize.english.tables import word_list, word_map, word_set
-from vivace.text.normalize.rules import Reading, Token, TokenReader, core_after
+from vivace.text.normalize.rules import Reading, Token, TokenReader, core_after, word_before
 
 MONTHS = word_list("months")
 _SHORT = {month[:3]: month for month in MONTHS} | {"Sept": "September"}
@@ -15,6 +15,8 @@ _DAYS = word_map("days")
 DAYS = frozenset(_DAYS.values())
 NAMES = frozenset((*MONTHS, *_SHORT, *_DAYS))  # words that may be part of a date
 _NUMERIC = re.compile(r"(\d{1,4})([-/.])(\d{1,2})\2(\d{1,4})")
+_MONTH_DAYS = re.compile(r"(\d{1,2})/(\d{1,2})[-–](\d{1,2})/(\d{1,2})")
+_NAMED = re.compile(r"(\d{1,2})([-/.])([A-Za-z]{3,9})\2(\d{4}|\d\d)")
 _MONTH_DAY = re.compile(r"(\d{1,2})/(\d{1,2})")
 _BEFORE_DATES = word_set("before_dates")
 _AFTER_DATES = word_set("after_dates")
@@ -33,6 +35,10 @@ _BOUNDS = re.compile(r"(\d{1,2})(?:st|nd|rd|th)?[-–](\d{1,2})(?:st|nd|rd|th)?"
 def read_date(reader: TokenReader, token: Token) -> Reading | None:
     if _NUMERIC.fullmatch(token.core):
         return read_numeric(token.core)
+    if (span := _MONTH_DAYS.fullmatch(token.core)) is not None:
+        return _read_month_days([int(number) for number in span.groups()])
+    if (named := read_named(token.core)) is not None:
+        return named
     if found := _MONTH_DAY.fullmatch(token.core):
         return _read_month_day(reader, int(found[1]), int(found[2]))
     if (found := _MONTH_YEAR.fullmatch(token.core)) and 1 <= int(found[1]) <= 12:
@@ -43,7 +49,7 @@ def read_date(reader: TokenReader, token: Token) -> Reading | None:
         return names
     if token.core in _DAYS:
         return _read_day_name(reader, token)
-    if (month_name := _month(token)) is not None:
+    if (month_name := _month(token.core)) is not None:
         return _read_after_month(reader, token, month_name)
     if (_DAY.fullmatch(token.core) or _BOUNDS.fullmatch(token.core)) and token.is_open:
         return _read_day_first(reader, token)
@@ -64,7 +70,8 @@ def _read_names(text: str) -> Reading | None:
 def read_numeric(text: str) -> Reading | None:
     """`12/25/2024`, `2024-12-25`, `25.12.2024`; None if it is no date."""
     found = _NUMERIC.fullmatch(text)
-    assert found is not None
+    if found is None:
+        return None
     first, sign, second, third = found[1], found[2], int(found[3]), found[4]
     if len(first) == 4 and len(third) <= 2:
         date = (int(first), second, int(third))
@@ -79,6 +86,16 @@ def read_numeric(text: str) -> Reading | None:
     if not (1 <= month <= 12 and 1 <= day <= 31 and 1000 <= number <= 2999):
         return None
     return Reading(f"{_say(month, day)}, {year(number)}")
+
+
+def read_named(text: str) -> Reading | None:
+    """`12-Mar-2024`, `10/Oct/2000`, `5-JUN-24`."""
+    found = _NAMED.fullmatch(text)
+    month = _month(found[3]) if found else None
+    if found is None or month is None or not 1 <= int(found[1]) <= 31:
+        return None
+    number = int(found[4]) if len(found[4]) == 4 else _century(int(found[4]))
+    return Reading(f"{month} {ordinal(int(found[1]))}, {year(number)}")
 
 
 def _read_month_day(reader: TokenReader, month: int, day: int) -> Reading | None:
@@ -103,6 +120,17 @@ def _read_month_day(reader: TokenReader, month: int, day: int) -> Reading | None
     return Reading(_say(month, day))
 
 
+def _read_month_days(numbers: list[int]) -> Reading | None:
+    """`5/17–6/2`; two numbers of which none can be a day are fractions."""
+    months, days = numbers[::2], numbers[1::2]
+    if max(days) <= 12 or max(days) > 31 or max(months) > 12 or min(numbers) < 1:
+        return None
+    is_eighths = all(day in (16, 32) or day <= 12 for day in days)  # "3/16-5/16"
+    is_eighths = is_eighths and all(part % 2 for part in months)
+    words = [_say(month, day) for month, day in zip(months, days, strict=True)]
+    return None if is_eighths else Reading(" to ".join(words))
+
+
 def _is_after_period(reader: TokenReader) -> bool:
     return reader.earlier is not None and reader.earlier.core in ("week", "night", "weekend")
 
@@ -115,9 +143,9 @@ def _say(month: int, day: int) -> str:
     return f"{MONTHS[month - 1]} {ordinal(day)}"
 
 
-def _month(token: Token) -> str | None:
+def _month(word: str) -> str | None:
     """The month that a word names; "may" and "march" only with a capital letter."""
-    name = token.core.capitalize() if token.core in _CAPITAL_MONTHS else token.core
+    name = word.capitalize() if word in _CAPITAL_MONTHS else word
     return name if name in MONTHS else _SHORT.get(name)
 
 
@@ -166,7 +194,7 @@ def _read_day_first(reader: TokenReader, token: Token) -> Reading | None:
     month, words = reader.token(1), _ordinals(token)
     if month is None or month.lead or not words:
         return None
-    name = _month(month)
+    name = _month(month.core)
     if (
         name is None
         or month.trail not in ("", ".", ",")
@@ -203,16 +231,21 @@ def _read_day_name(reader: TokenReader, token: Token) -> Reading | None:
     """`Mon., Dec. 5`; a word such as "Sun" is a day only before a date."""
     following = reader.token(1)
     is_before_date = following is not None and (
-        _month(following) is not None or following.core[:1].isdigit()
+        _month(following.core) is not None or following.core[:1].isdigit()
     )
     is_word = token.core in ("Sat", "Sun", "Wed") and not token.trail.startswith(".,")
-    is_name = token.trail.startswith(".") and not is_word
+    is_name = token.trail.startswith(".") and (not is_word or _is_before_day(reader))
     if not is_name and not (is_before_date and token.trail in ("", ".", ",", ".,")):
         return None
     is_end = following is None or (not is_before_date and following.core[:1].isupper())
     is_end = is_end and not token.trail.startswith(".,")
     trail = token.trail if is_end else token.trail.removeprefix(".")
     return Reading(_DAYS[token.core], trail=trail)
+
+
+def _is_before_day(reader: TokenReader) -> bool:
+    """Whether the word before is one that stands before a day: `closed Sun.`, `on Sat.`"""
+    return word_before(reader) in (*_BEFORE_DATES, "closed", "every", "next", "open")
 
 
 def _day_of(token: Token) -> int | None:

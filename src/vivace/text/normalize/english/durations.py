@@ -1,4 +1,4 @@
-"""Durations: `1h30m`, `2h 15m 30s`, `wait 30s`, `0800 hrs`."""
+"""Durations: `1h30m`, `2h 15m 30s`, `wait 30s`, `0800 hrs`; minutes of goals: `90+2'`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ import re
 
 from vivace.text.normalize.english.numbers import cardinal, in_pairs
 from vivace.text.normalize.english.tables import word_set
-from vivace.text.normalize.rules import Reading, Token, TokenReader, core_after, word_before
+from vivace.text.normalize.rules import (
+    Reading,
+    Token,
+    TokenReader,
+    core_after,
+    is_capitalised,
+    word_before,
+)
 
 _NAMES = {"d": "day", "h": "hour", "hr": "hour", "m": "minute", "min": "minute", "s": "second"}
 _PARTS = re.compile(r"(?:\d{1,3}(?:d|hr?|min|m|s))+")
@@ -15,6 +22,9 @@ _ORDER = "dhms"
 _SECONDS = re.compile(r"(\d{1,2}0)s")
 _BEFORE_SECONDS = word_set("before_seconds")
 _MILITARY = re.compile(r"([01]\d|2[0-4])([0-5]\d)")
+_MINUTES = re.compile(r"(\d{1,3})m")
+_LABELS = word_set("before_durations")
+_GOAL = re.compile(r"(\d{1,3})(?:\+(\d{1,2}))?['’]([.,;:!?)]*)")
 _PLURALS = {"10": "tens", "100": "hundreds", "1000": "thousands", "1,000": "thousands"}
 _ROUND = re.compile(r"(10|100|1,?000)s")
 _MAX_TOKENS = 4
@@ -25,7 +35,12 @@ _BEFORE_AGO = re.compile(rf"(\d{{1,4}})({'|'.join(sorted(_AGO, key=len, reverse=
 def read_duration(reader: TokenReader, token: Token) -> Reading | None:
     if not token.core[:1].isdigit():
         return None
-    if (found := _ROUND.fullmatch(token.core)) and core_after(reader, 1) == "of":
+    if (goal := _read_goal(reader, token)) is not None:
+        return goal
+    if (found := _MINUTES.fullmatch(token.core)) and _is_labelled(reader):
+        return Reading(_say([(found[1], "m")]))
+    is_round = "of" in (core_after(reader, 1), word_before(reader))  # "10s of 1000s"
+    if is_round and (found := _ROUND.fullmatch(token.core)):
         return Reading(_PLURALS[found[1]])
     if (found := _SECONDS.fullmatch(token.core)) and _is_after_time_word(reader, token):
         return Reading(_say([(found[1], "s")]))
@@ -37,6 +52,36 @@ def read_duration(reader: TokenReader, token: Token) -> Reading | None:
         return None
     parts, num_tokens = _collect(reader)
     return Reading(_say(parts), num_tokens) if len(parts) > 1 else None
+
+
+def _read_goal(reader: TokenReader, token: Token) -> Reading | None:
+    """The minute of a goal: `Salah (67')`, `Saka 12', Rice 45+2'`."""
+    found = _GOAL.fullmatch(token.core + token.trail)
+    if found is None:
+        return None
+    is_bracketed = token.lead == "(" and is_capitalised(reader.before)
+    if not (found[2] or is_bracketed or _is_beside_goal(reader)):
+        return None
+    added = f" plus {cardinal(int(found[2]))}" if found[2] else ""
+    following = reader.token(1) if found[3] == "" else None
+    is_named = following is not None and following.core in ("minute", "minutes")
+    name = "" if is_named else " minute" if found[1] == "1" else " minutes"
+    return Reading(f"{cardinal(int(found[1]))}{added}{name}", trail=found[3])
+
+
+def _is_beside_goal(reader: TokenReader) -> bool:
+    """Whether another goal is one or two words before or after, or a penalty follows."""
+    following = reader.token(1)
+    if following is not None and following.text.startswith(("(pen", "(og", "(o.g")):
+        return True
+    nearby = (reader.before, reader.earlier, following, reader.token(2))
+    return any(one is not None and _GOAL.fullmatch(one.core + one.trail) for one in nearby)
+
+
+def _is_labelled(reader: TokenReader) -> bool:
+    """Whether a label stands before a duration: `Prep: 15m`."""
+    before = reader.before
+    return before is not None and before.trail == ":" and before.core.lower() in _LABELS
 
 
 def _is_after_time_word(reader: TokenReader, token: Token) -> bool:

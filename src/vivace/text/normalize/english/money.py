@@ -6,6 +6,7 @@ import re
 
 from vivace.text.normalize.english.context import is_attribute
 from vivace.text.normalize.english.numbers import NUMBER, decimal, is_one, read_digits
+from vivace.text.normalize.english.ranges import say_fraction
 from vivace.text.normalize.english.tables import word_map
 from vivace.text.normalize.english.unit_names import per_words, unit_trail
 from vivace.text.normalize.english.units import SCALES, join_groups
@@ -49,7 +50,7 @@ _N = rf"{NUMBER}|\.\d+|\d+,\d{{1,2}}"  # the last with a decimal comma: €3,50
 _MARKS = word_map("number_signs")  # "-$5", "~$5"
 _SCALE_LETTERS = word_map("scale_letters")
 _SUM = re.compile(
-    rf"(?P<mark>[-−~≈<>≤≥])?(?P<of>{_OF})?(?P<sign>[{_SIGN}])(?P<number>{_N})"
+    rf"(?P<mark>[-−~≈<>≤≥▲▼△▽])?(?P<of>{_OF})?(?P<sign>[{_SIGN}])(?P<number>{_N})"
     rf"(?P<scale>[kKmMbBtT]|[mbt]n)?(?:[-–—](?P<sign2>[{_SIGN}])?(?P<number2>{_N})"
     rf"(?P<scale2>[kKmMbBtT]|[mbt]n)?)?(?:/(?P<per>[A-Za-z]+|\d{{1,4}}[kKMB]?)|(?P<tail>(?:-[a-z]+)+))?(?P<plus>\+)?"
 )
@@ -60,6 +61,8 @@ _AFTER = re.compile(
     rf"(?:(?P<low>{_N})[-–])?(?P<number>{_N})(?P<scale>[kKmM]|[mbt]n)?(?P<sign>[{_SIGN}])"
 )
 _CENTS = re.compile(rf"({_N})¢(?:/([A-Za-z]+))?")
+_WITH_PART = re.compile(rf"([{_SIGN}])(\d+[½⅓⅔¼¾⅛⅜⅝⅞])")  # "$14½"
+_FOR = re.compile(rf"(\d{{1,2}})/([{_SIGN}](?:{_N}))")  # "2/$15"
 _LONE = re.compile(rf"(?:{_OF})?[{_SIGN}]")  # "R$ 50"
 _PLAIN = re.compile(_N)
 _DECIMAL_COMMA = re.compile(r"\d+,\d{1,2}")
@@ -68,6 +71,10 @@ _DECIMAL_COMMA = re.compile(r"\d+,\d{1,2}")
 def read_money(reader: TokenReader, token: Token) -> Reading | None:
     if found := _SUM.fullmatch(token.core):
         return _read_sum(reader, found)
+    if (found := _WITH_PART.fullmatch(token.core)) and (part := say_fraction(found[2])) is not None:
+        return Reading(f"{part} {_CURRENCIES[found[1]][1]}")
+    if (found := _FOR.fullmatch(token.core)) is not None:
+        return Reading(f"{decimal(found[1])} for {reader.read_alone(found[2])}")
     if found := _AFTER.fullmatch(token.core):
         scale = _SCALE_LETTERS.get(found["scale"] or "", "")
         low = f"{decimal(_with_point(found['low']))} to " if found["low"] else ""

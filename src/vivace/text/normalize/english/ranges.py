@@ -6,7 +6,7 @@ import re
 import unicodedata
 from dataclasses import replace
 
-from vivace.text.normalize.english.context import is_after_code
+from vivace.text.normalize.english.context import is_after_code, is_noun
 from vivace.text.normalize.english.numbers import (
     NUMBER,
     cardinal,
@@ -18,7 +18,13 @@ from vivace.text.normalize.english.numbers import (
     year,
 )
 from vivace.text.normalize.english.tables import word_map, word_set
-from vivace.text.normalize.english.unit_names import UNITS, per_words, unit_trail, unit_words
+from vivace.text.normalize.english.unit_names import (
+    UNITS,
+    kitchen_unit,
+    per_words,
+    unit_trail,
+    unit_words,
+)
 from vivace.text.normalize.rules import Reading, Token, TokenReader, core_after, word_before
 
 _FRACTION = re.compile(r"(\d{1,4})[/⁄](\d{1,4})(?:rds?|ths?)?")
@@ -44,6 +50,8 @@ _AFTER_PARTS = word_set("after_parts")
 _RANGE = re.compile(rf"({NUMBER})(%?)[-–—~]({NUMBER})(%|[A-Za-zµ°][A-Za-z°²³/]{{0,4}})?")
 _UNIT = r"[A-Za-zµ°][A-Za-z°²³/]{0,4}"
 _SAME_UNIT = re.compile(rf"({NUMBER})({_UNIT})[-–—~]({NUMBER})\2")  # 20°C–25°C
+_NUMBERED = re.compile(r"\d{1,4}-\d{1,4}")  # "No. 19-1392"
+_LOCAL_PHONE = re.compile(r"[2-9]\d\d-\d{3,7}[1-9]")  # with more digits than `555-0123`
 _VERSES = re.compile(r"(\d{1,3}):(\d{1,3})[-–](\d{1,3})")
 _SEASON = re.compile(r"((?:19|20)\d\d)/(\d\d)")
 _SCORE = re.compile(r"(\d{1,3}\.\d{1,2})/(\d{1,3}(?:\.\d{1,2})?)")
@@ -57,6 +65,8 @@ _AFTER_PREFIX = re.compile(r"([A-Za-z]{2,})-(\d{1,3}/\d{1,3})")  # "post-9/11"
 _LIMITED = re.compile(r"([<>≤≥~≈±])(.+)")
 _LIMITS = word_map("number_signs")
 _SIZE = re.compile(rf"({NUMBER})[x×]({NUMBER})(?:[x×]({NUMBER}))?(-?[A-Za-z]{{0,4}})")
+_SIDES = ("L", "W", "H", "D")  # length, width, height and depth: `12" L x 8" W`
+_INCHES = ('"', "”", "″")
 _MASS = re.compile(rf"(?:{NUMBER})(?:g|kg|mg|ml|mL|l|L|oz|lb)")
 _RATE = re.compile(rf"({NUMBER})/(min|hour|hr|day|night|week|wk|month|mo|year|yr|person|user)")
 _TIE = re.compile(r"(\d)[-–](\d)\((\d{1,2})\)([.,;:!?]*)")  # 7-6(5)
@@ -161,7 +171,10 @@ def _add_unit(reader: TokenReader, words: str, number: str, num_tokens: int) -> 
     """Add the unit that may follow; the full stop of its abbreviation is left out."""
     unit = core_after(reader, num_tokens)
     if (name := unit_words(unit, number) if unit else None) is None:
-        return Reading(words, num_tokens)
+        kitchen = kitchen_unit(reader, number, num_tokens) if unit else None
+        if kitchen is None:
+            return Reading(words, num_tokens)
+        return Reading(f"{words} {kitchen[0]}", num_tokens + 1, kitchen[1])
     return Reading(f"{words} {name}", num_tokens + 1, unit_trail(reader, unit, num_tokens))
 
 
@@ -217,6 +230,10 @@ def read_range(reader: TokenReader, token: Token) -> Reading | None:
             return Reading(f"{in_pairs(low)} {in_pairs(high)}")
         if is_after_code(reader) and len(low) > 2 and not unit:  # "Code: 493-201"
             return Reading(f"{spell_digits(low)}, {spell_digits(high)}")
+        if _NUMBERED.fullmatch(token.core) and _is_after_number_sign(reader):
+            return Reading(f"{in_pairs(low)} dash {in_pairs(high)}")
+        if _LOCAL_PHONE.fullmatch(token.core) and not is_noun(reader.token(1)):
+            return Reading(f"{spell_digits(low)}, {spell_digits(high)}")
         words = f"{_bound(low, high)} to {_bound(high, low)}"
         if unit == "%" or found[2]:
             return Reading(f"{words} percent")
@@ -241,9 +258,16 @@ def read_range(reader: TokenReader, token: Token) -> Reading | None:
         return Reading(f"{cardinal(int(found[1]))} {cardinal(int(found[2]))}")
     if found := _EDITION.fullmatch(token.core):
         return Reading(f"{decimal(found[1])}, {year(int(found[2]))}")
+    if found := _SCORE.fullmatch(token.core):  # also "6.2/8 GB"
+        return _add_unit(reader, f"{decimal(found[1])} out of {decimal(found[2])}", "", 1)
     if found := _RATIO.fullmatch(token.core):
         return Reading(" to ".join(decimal(number) for number in found.groups() if number))
     return _read_other(token.core)
+
+
+def _is_after_number_sign(reader: TokenReader) -> bool:
+    """Whether two numbers are one: `No. 19-1392`, unlike `Nos. 5-7`."""
+    return reader.before is not None and reader.before.text.lower() == "no."
 
 
 def _is_after_book(reader: TokenReader) -> bool:
@@ -252,13 +276,11 @@ def _is_after_book(reader: TokenReader) -> bool:
 
 
 def _read_other(text: str) -> Reading | None:
-    """`Psalm 23:1-6`, the season `2020/21`, the mark `9.8/10`, `2.5kg/5.5lb`."""
+    """`Psalm 23:1-6`, the season `2020/21`, `2.5kg/5.5lb`."""
     if found := _VERSES.fullmatch(text):
         return Reading(f"{cardinal(int(found[1]))} {decimal(found[2])} to {decimal(found[3])}")
     if (found := _SEASON.fullmatch(text)) and (int(found[1]) + 1) % 100 == int(found[2]):
         return Reading(f"{year(int(found[1]))} to {short_year(found[2])}")
-    if found := _SCORE.fullmatch(text):
-        return Reading(f"{decimal(found[1])} out of {decimal(found[2])}")
     if (found := _SAME_UNIT.fullmatch(text)) and (name := unit_words(found[2], found[3])):
         return Reading(f"{decimal(found[1])} to {decimal(found[3])} {name}")
     if found := _PAIR.fullmatch(text):
@@ -280,7 +302,8 @@ def read_cross(reader: TokenReader, token: Token) -> Reading | None:
         return Reading("by")  # "10 ft x 12 ft"
     if token.text == "×":
         return None
-    is_between = before.core[:1].isdigit() and is_before_number
+    is_side = before.core in _SIDES and earlier is not None and earlier.trail in _INCHES
+    is_between = (before.core[:1].isdigit() or is_side) and is_before_number
     mass = following.core + unit if following.core.isdecimal() else following.core
     if is_between and before.core.isdecimal() and _MASS.fullmatch(mass):
         return Reading("times")  # "2 x 400g tins"

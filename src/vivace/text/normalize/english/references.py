@@ -18,7 +18,7 @@ _BEFORE_NUMERALS = word_set("before_small_numerals")
 NUMBERED = word_map("numbered")  # abbreviations before a number
 _LETTERS = ("i", "v", "x")  # also a pronoun and two variables
 _SPAN = re.compile(r"([ivx]+)[-–—]([ivx]+)")
-_BRACKETED = re.compile(r"(\d{1,4})((?:\([a-zA-Z0-9]{1,4}\))+)([.,;:!?]*)")
+_BRACKETED = re.compile(r"(\d{1,4}(?:\.\d{1,3})*)((?:\([a-zA-Z0-9]{1,4}\))+)([.,;:!?]*)")
 _INSIDE = re.compile(r"\((\w+)\)")
 _NUMBERED = re.compile(r"\d{1,4}(?:\.\d{1,4})*")
 _SECTION = re.compile(r"(§{1,2})(.*)")
@@ -52,6 +52,9 @@ def read_reference(reader: TokenReader, token: Token) -> Reading | None:
 def _say_bracketed(found: re.Match[str]) -> str:
     """`401(k)` as "four oh one k", `50(2)` as "fifty, two"."""
     parts: list[str] = _INSIDE.findall(found[2])
+    if "." in found[1]:  # "4.2.1(a)"
+        number = " point ".join(map(read_digits, found[1].split(".")))
+        return " ".join([number, *map(_say_part, parts)])
     if parts[0].isdecimal():
         return ", ".join([read_digits(found[1]), *map(_say_part, parts)])
     return " ".join([in_pairs(found[1]), *map(_say_part, parts)])

@@ -50,6 +50,8 @@ _MARKS = re.compile(r"[*_|{}\[\]<>~^\\`]")
 _ROW = re.compile(r"([^\w\s.,;:!?'\"-])\1+")
 _DIGITS = re.compile(r"(\d+)(?:\.(\d+))?")
 _LIMITS = {"≤": "at most", "≥": "at least", "≈": "about"}
+_SUM = re.compile(r"[$€£¥]?\d")
+_CHANGES = {sign: word_map("number_signs")[sign] for sign in "▲▼△▽"}
 _COMPARISONS = {"<": "less than", ">": "more than"}
 _WITH_UNIT = re.compile(r"\d+[A-Za-z°].*")
 _DASHES = re.compile("[—―]{2,}")  # "Mr. B—— called"
@@ -77,6 +79,8 @@ def read_sign(reader: TokenReader, token: Token) -> Reading | None:
         return Reading(words)
     if _ONLY_SIGNS.fullmatch(text) and text not in _OPERATORS_OF_SEVERAL:
         return Reading("", lead="", trail="")  # ">_<", "^^"
+    if token.core in _CHANGES and (following := reader.token(1)) is not None:
+        return Reading(_CHANGES[token.core]) if _SUM.match(following.core) else None  # "(▲ 2.1%)"
     if len(text) > 1 and text not in _OPERATORS_OF_SEVERAL:
         return read_key(reader, token)
     if (key := read_key(reader, token)) is not None:
@@ -104,6 +108,9 @@ def read_sign(reader: TokenReader, token: Token) -> Reading | None:
     is_after_time = before is not None and _HALF_DAY.fullmatch(before.core) is not None
     if sign in ("-", "–") and is_after_time and is_before_number:  # "7 a.m. - 9 p.m."
         return Reading("to", trail="")
+    if sign in ("·", "•") and following is not None and reader.is_after_word:
+        is_product = _begins_operand(following) and _is_in_formula(reader)
+        return Reading("times" if is_product else "", lead="" if is_product else ",", trail="")
     if sign in (">", "›") and is_menu_path(reader, before, following):
         return Reading("then", lead=",", trail="")
     if sign not in _WORDS or (sign in "$€£¥" and is_before_number):
@@ -150,6 +157,13 @@ def _begins_operand(token: Token | None) -> bool:
     return token is not None and (token.core[:1].isdigit() or len(token.core) == 1)
 
 
+def _is_in_formula(reader: TokenReader) -> bool:
+    """Whether a sign such as = is beside the words around the current sign."""
+    return any(
+        one is not None and one.text in _OPERATORS for one in (reader.earlier, reader.token(2))
+    )
+
+
 def _has_unit(token: Token | None) -> bool:
     return token is not None and _WITH_UNIT.fullmatch(token.core) is not None
 
@@ -190,6 +204,7 @@ def _read_part(part: str) -> str:
 
 def plain_signs(text: str) -> str:
     """Replace accented letters and signs by ASCII."""
+    text = text.replace("’", "'")  # first: most other text is ASCII
     if text.isascii() and not _MARKS.search(text):
         return text
     text = _BETWEEN_WORDS.sub(" ", _SOFT.sub("", unicodedata.normalize("NFC", text)))

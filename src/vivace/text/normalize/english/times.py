@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from vivace.text.normalize.english.abbreviations import stop_after
-from vivace.text.normalize.english.dates import DAYS, MONTHS, read_numeric
+from vivace.text.normalize.english.dates import DAYS, MONTHS, read_named, read_numeric
 from vivace.text.normalize.english.numbers import cardinal, short_year, spell_digits
 from vivace.text.normalize.english.unit_names import per_words
 from vivace.text.normalize.rules import Reading, Token, TokenReader, core_after
@@ -23,6 +23,8 @@ _ZONES = frozenset(("Eastern", "Pacific", "Central", "Mountain", *DAYS, *MONTHS)
 _HALF_SPAN = re.compile(rf"({_HALF})[-–—](.{{1,11}})", re.IGNORECASE)
 _WITH_STOP = re.compile(rf"(1[0-2]|[1-9])\.([0-5]\d)({_HALF})?", re.IGNORECASE)  # 7.30pm
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(?::\d\d(?:\.\d+)?)?(Z|[+-]\d\d:?\d\d)?")
+_LOG_STAMP = re.compile(r"(\d{1,2}/[A-Z][a-z]{2}/\d{4}):(\d\d:\d\d)(?::\d\d)?")  # of web servers
+_OFFSET = re.compile(r"[+-]\d{4}")
 _SPAN = re.compile(r"(.{1,11}?)[-–—](.{1,11})")
 
 
@@ -33,6 +35,10 @@ def read_time(reader: TokenReader, token: Token) -> Reading | None:
         return Reading(f"{words}-ish")
     if (stamp := _STAMP.fullmatch(token.core)) is not None:
         return _read_stamp(stamp)
+    if (stamp := _LOG_STAMP.fullmatch(token.core)) is not None:
+        reading = _read_stamp(stamp)
+        has_zone = _OFFSET.fullmatch(core_after(reader, 1)) is not None
+        return replace(reading, num_tokens=2) if reading and has_zone else reading
     if found := _LAP.fullmatch(token.core):
         lap = f"{cardinal(int(found[1]))} {short_year(found[2])}"
         return Reading(f"{lap} point {spell_digits(found[3])}")
@@ -56,10 +62,10 @@ def read_time(reader: TokenReader, token: Token) -> Reading | None:
 
 def _read_stamp(stamp: re.Match[str]) -> Reading | None:
     """The date and the time of a time stamp, without its seconds."""
-    date, time = read_numeric(stamp[1]), _say(stamp[2])
+    date, time = read_numeric(stamp[1]) or read_named(stamp[1]), _say(stamp[2])
     if date is None or time is None:
         return None
-    return Reading(f"{date.words}, {time}{' U T C' if stamp[3] == 'Z' else ''}")
+    return Reading(f"{date.words}, {time}{' U T C' if stamp[0].endswith('Z') else ''}")
 
 
 def _half_of(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from vivace.text.normalize.english.context import is_noun
 from vivace.text.normalize.english.numbers import cardinal, is_one
 from vivace.text.normalize.english.tables import word_map, word_set
 from vivace.text.normalize.rules import Reading, Token, TokenReader, core_after, word_before
@@ -23,6 +24,8 @@ _MONEY = re.compile(r"([$€£¥])/(\S+)")
 _CURRENCIES = word_map("signs")
 _BEFORE_ONE = frozenset(("per", "a", "one", "each", "every"))
 _DOTTED_UNITS = word_set("dotted_units")
+_DIRECTIONS = ("N", "S", "E", "W", "NE", "NW", "SE", "SW")
+_KITCHEN = {"c": "cup", "C": "cup", "T": "tablespoon", "t": "teaspoon"}  # with a full stop
 LONE_UNITS = word_set("lone_units")  # read as units without a number; no English word among them
 SPELLED_UNITS = word_set("spelled_units")  # read as letters without a number
 
@@ -49,9 +52,20 @@ def unit_trail(reader: TokenReader, unit: str, place: int) -> str | None:
     if last is None or last.trail != "." or following is None:
         return None
     is_inside = following.core[:1].islower() or (
-        unit in _DOTTED_UNITS and following.core[:1].isdigit()
+        unit in _DOTTED_UNITS and (following.core[:1].isdigit() or following.core in _DIRECTIONS)
     )
     return "" if is_inside else None
+
+
+def kitchen_unit(reader: TokenReader, number: str, place: int) -> tuple[str, str] | None:
+    """The unit of `1 c. milk` or `2 T. sugar`, and the signs after it."""
+    unit, following = reader.token(place), reader.token(place + 1)
+    if len(number) > 1 or unit is None or unit.core not in _KITCHEN or unit.lead:
+        return None
+    is_ingredient = unit.trail == "." and is_noun(following)
+    if not is_ingredient and not unit.trail.startswith(".)"):
+        return None
+    return plural(_KITCHEN[unit.core], number), unit.trail[1:]
 
 
 def per_words(unit: str) -> str:
@@ -81,11 +95,14 @@ def _read_compound(reader: TokenReader, core: str) -> Reading | None:
         following = core_after(reader, 1)
         if (name := _per_name(below + following)) is not None and following:
             return Reading(f"{unit_words(head, '')} per {name}", 2)
+    trail = unit_trail(reader, below, 0)  # "trips/wk. from"
     if (words := unit_words(core, "")) is not None:
-        return Reading(words)
+        return Reading(words, trail=trail)
     if not _HEAD.fullmatch(head) or below not in _MEASURES:
         return None
-    return Reading(f"{reader.read_alone(head)} per {_per_name(below)}")  # "CFU/mL", "days/yr"
+    return Reading(
+        f"{reader.read_alone(head)} per {_per_name(below)}", trail=trail
+    )  # "CFU/mL", "days/yr"
 
 
 def plural(names: str, number: str) -> str:

@@ -20,7 +20,13 @@ from vivace.text.normalize.english.numbers import (
     year,
 )
 from vivace.text.normalize.english.tables import word_map, word_set
-from vivace.text.normalize.english.unit_names import per_words, plural, unit_trail, unit_words
+from vivace.text.normalize.english.unit_names import (
+    kitchen_unit,
+    per_words,
+    plural,
+    unit_trail,
+    unit_words,
+)
 from vivace.text.normalize.rules import (
     Reading,
     Token,
@@ -32,10 +38,10 @@ from vivace.text.normalize.rules import (
 
 SCALES = ("hundred", "thousand", "million", "billion", "trillion", "lakh", "crore")
 _NUMBER = re.compile(
-    rf"(?P<sign>[-−–+~±≈<>≤≥])?(?P<number>{NUMBER}|\.\d+)"
+    rf"(?P<sign>[-−–+~±≈<>≤≥▲▼△▽])?(?P<number>{NUMBER}|\.\d+)"
     r"(?P<end>%|‰|[²³]?[A-Za-zµμ°℃℉Ω][A-Za-z°²³2/·⋅Ωµ]{0,7}|°)?"
 )
-_COUNT = re.compile(rf"(?P<sign>[~≈<>])?(?P<number>{NUMBER})(?P<end>[KMBkm])?(?P<plus>\+)?")
+_COUNT = re.compile(rf"(?P<sign>[~≈<>▲▼△▽])?(?P<number>{NUMBER})(?P<end>[KMBkm])?(?P<plus>\+)?")
 _COUNTS = {"K": "thousand", "M": "million", "B": "billion", "k": "thousand", "m": "million"}
 _COUNTED = word_set("counted")  # nouns after which "m" is no meter: "36.9m people"
 _RACES = word_set("races")
@@ -54,8 +60,8 @@ _POWER = re.compile(
     rf"(?:\^(?P<power>[-−+]?\d{{1,4}})|(?P<raised>[{_SUPERSCRIPTS}]{{1,4}}))"
 )
 _TIMES_TEN = re.compile(
-    rf"(?P<sign>[-−+])?(?P<number>{NUMBER})[×x·]10"
-    r"(?:\^(?P<power>[-−+]?\d{1,3})|(?P<raised>[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]{1,3}))"
+    rf"(?P<sign>[-−+])?(?P<number>{NUMBER})?[×x·]10"  # also "×10⁹/L" after a space
+    r"(?:\^(?P<power>[-−+]?\d{1,3})|(?P<raised>[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]{1,3}))(?:/(?P<per>[A-Za-zµ]{1,3}))?"
 )
 _NAMED_POWERS = {"2": "squared", "3": "cubed"}
 _IN_TWO_WORDS = word_map("units_in_two_words")
@@ -112,6 +118,9 @@ def _read_count(reader: TokenReader, token: Token) -> Reading | None:
     if found["end"] and "." not in number and not (is_counted and not is_resolution):
         return None
     words = [_signed(found), _COUNTS.get(found["end"], ""), "plus" if found["plus"] else ""]
+    if following in _KINDS and (kind := _kind_of_unit(reader, 1, "")) is not None:
+        trail = unit_trail(reader, "ft", 2)
+        return Reading(" ".join(filter(None, [*words, kind])), 3, trail)  # "3.8M sq. mi."
     name = (unit_words(following, "") if following else None) or ""
     trail = unit_trail(reader, following, 1) if name else None
     return Reading(" ".join(filter(None, [*words, name])), 2 if name else 1, trail)
@@ -148,10 +157,14 @@ def _read_plain(reader: TokenReader, token: Token, found: re.Match[str]) -> Read
         return Reading(
             f"{words} {name}", num_tokens + 1, trail=unit_trail(reader, following, num_tokens)
         )
+    if following and (kitchen := kitchen_unit(reader, number, num_tokens)) is not None:
+        return Reading(f"{words} {kitchen[0]}", num_tokens + 1, trail=kitchen[1])
     if following in _KINDS and (name := _kind_of_unit(reader, num_tokens, number)) is not None:
         return Reading(
             f"{words} {name}", num_tokens + 2, trail=unit_trail(reader, "ft", num_tokens + 1)
         )
+    if following in ("s", "pp") and "." in number:  # "4.38 s", "0.3 pp"
+        return Reading(f"{words} {plural(_ATTACHED[following], number)}", num_tokens + 1)
     if following == "in" and _is_inches(reader, num_tokens):
         return Reading(
             f"{words} {'inch' if is_one(number) else 'inches'}",
@@ -209,7 +222,9 @@ def read_power(reader: TokenReader, token: Token) -> Reading | None:
         return Reading(f"{words} {name}", 2) if name else Reading(words)
     if found := _TIMES_TEN.fullmatch(token.core):
         power = found["power"] or found["raised"].translate(_PLAIN_DIGITS)
-        return Reading(f"{_signed(found)} times ten {_raised(power)}")
+        words = f"{_signed(found) if found['number'] else ''} times ten {_raised(power)}"
+        per = f" per {per_words(found['per'])}" if found["per"] else ""
+        return Reading(words.strip() + per)
     found = _POWER.fullmatch(token.core)
     if found is None or found["raised"] in ("¹", "²", "³"):
         return None  # a footnote; "squared" and "cubed" belong to other rules

@@ -38,7 +38,7 @@ from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.slot_table import RING, Status
 from vivace.checkpoint import EMBEDDED
 from vivace.cli.bench.machine import machine
-from vivace.engine import completeness
+from vivace.engine import attention
 from vivace.engine.limits import EngineLimits
 from vivace.engine.stream import Stream
 from vivace.engine.utterance_steps import Wait
@@ -246,7 +246,7 @@ def advance(stream: Stream) -> bool:
 
 def main() -> None:
     arguments = parse()
-    completeness.MAX_TRIES = 0  # searches no attention head
+    attention.MAX_TRIES = 0  # searches no attention head
     rows = []
     for num_streams in arguments.streams:
         rows += measure(num_streams, arguments)

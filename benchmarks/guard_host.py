@@ -30,7 +30,7 @@ from report import read_sizes, write_report
 
 from vivace.backends.base import Admission, Frames, Places, Rendered, Slot, SlotStatus
 from vivace.cli.bench.machine import machine
-from vivace.engine import completeness, follower, utterance
+from vivace.engine import attention, follower, utterance
 from vivace.engine.stream import Stream
 from vivace.model.config import Head
 from vivace.tts import TTS
@@ -126,7 +126,7 @@ def main() -> None:
     arguments = parse()
     utterance.MAX_RETRIES = 0  # as in benchmarks/completeness_cost.py
     follower.TAIL_FRAMES = 10**9
-    completeness.MAX_TRIES = 0  # the runs without the check search no head
+    attention.MAX_TRIES = 0  # the runs without the check search no head
     rows = []
     for is_random in (False, True):
         for num_streams in arguments.streams:

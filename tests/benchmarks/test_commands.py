@@ -24,7 +24,7 @@ from tests.support.serving import Running
 from vivace.backends.cpu.build import find_refusal, load_library
 from vivace.backends.cpu.codec import pack_decoder
 from vivace.checkpoint import EMBEDDED, load_codec
-from vivace.engine import completeness, follower, utterance
+from vivace.engine import attention, follower, utterance
 from vivace.engine.limits import EngineLimits
 from vivace.engine.scheduler import Scheduler
 
@@ -65,7 +65,7 @@ def restored_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
         (utterance, "MAX_RETRIES"),
         (follower, "TAIL_FRAMES"),
-        (completeness, "MAX_TRIES"),
+        (attention, "MAX_TRIES"),
     ):
         monkeypatch.setattr(module, name, getattr(module, name))
 

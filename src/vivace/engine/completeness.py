@@ -1,27 +1,20 @@
-"""The check that every word is spoken: marks of text ids, missing words, the head to watch."""
+"""The check that every word is spoken: marks of text ids, and missing words."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vivace.backends.base import ReadsAttention
-from vivace.engine.engine import Engine
 from vivace.engine.follower import TextId, WordCheck
 from vivace.prompt import Prompt
 from vivace.text.tokenizer import TextTokenizer
 from vivace.text.written_words import find_words
-from vivace.timing.head_selector import MIN_IDS, HeadSelector
-
-log = logging.getLogger(__name__)
 
 WORD_START = TextId(is_word=True, begins_word=True)
 WORD_PART = TextId(is_word=True, begins_word=False)
 PUNCTUATION = TextId(is_word=False, begins_word=False)
-MAX_TRIES = 3  # utterances whose attention is computed for all heads
 
 OfferUtterance = Callable[[Prompt, int, NDArray[np.int64]], None]
 """Called with the prompt, the number of text ids and the codes of an utterance."""
@@ -101,35 +94,3 @@ class SpokenWords:
             for first, end in words
             if any(place in places and text[place].isalnum() for place in range(first, end))
         ]
-
-
-class HeadFinder:
-    """Searches the attention head to watch in a checkpoint whose config names none.
-
-    Computes the attention of all heads for the first utterances, on the engine's thread. Later
-    utterances are checked for missing words.
-    """
-
-    def __init__(self, engine: Engine, selector: HeadSelector) -> None:
-        self._engine, self._selector = engine, selector
-        self._num_tries = 0
-
-    def offer(self, prompt: Prompt, num_ids: int, codes: NDArray[np.int64]) -> None:
-        """Use an utterance that was spoken to its end, unless its text was live."""
-        is_over = self._engine.follows_text or self._num_tries >= MAX_TRIES
-        if is_over or num_ids < MIN_IDS or not prompt.is_complete or not len(codes):
-            return
-        self._num_tries += 1
-        self._engine.post(lambda: self._read(prompt, num_ids, codes), lambda: None)
-
-    def _read(self, prompt: Prompt, num_ids: int, codes: NDArray[np.int64]) -> None:
-        if self._engine.follows_text:
-            return
-        backend = self._engine.backend
-        reader = backend if isinstance(backend, ReadsAttention) else None
-        read = self._selector.read_all if reader is None else reader.read_attention
-        try:
-            self._selector.find_head(read(prompt, codes, num_ids))
-        except Exception:
-            log.warning("reading the attention heads failed", exc_info=True)
-            self._num_tries = MAX_TRIES

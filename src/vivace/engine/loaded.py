@@ -6,19 +6,20 @@ import secrets
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from vivace.audio.file_mark import FileMark, VoiceKind
 from vivace.audio.files import Recording
 from vivace.audio.sandbox import Sandbox
 from vivace.checkpoint import Checkpoint
 from vivace.device.threads import use_threads
+from vivace.engine.attention import Attention, HeadFinder, LocalPass
 from vivace.engine.chunks import chunk_sizes
 from vivace.engine.client import EngineClient
-from vivace.engine.completeness import HeadFinder, IdMarker, OfferUtterance
+from vivace.engine.completeness import IdMarker, OfferUtterance
 from vivace.engine.engine import Engine
 from vivace.engine.stream import Stream, Wake
-from vivace.engine.timings import LocalPass, OpenPass
+from vivace.engine.timings import OpenPass
 from vivace.engine.utterance_factory import StreamSettings
 from vivace.errors import ClosedError
 from vivace.hub import model_id
@@ -92,12 +93,6 @@ class Runtime:
             where, dtype, weights = str(model.device), str(model.dtype), model.weights
         kind = f" with weights in {weights}" if weights != "full" else ""
         return f"{where} in {dtype.removeprefix('torch.')}{kind}"
-
-
-class Attention(NamedTuple):
-    selector: HeadSelector
-    finder: HeadFinder
-    open_pass: OpenPass
 
 
 class LoadedCheckpoint:

@@ -6,7 +6,6 @@ for frames, except for the first block of an utterance, so that first audio is n
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vivace.engine.engine import Engine
 from vivace.engine.frame_block import NO_FRAMES, FrameBlock, join_blocks
 from vivace.engine.utterance import Utterance
 from vivace.prompt import Prompt
@@ -22,10 +20,7 @@ from vivace.script.script import Line
 from vivace.speech import Word
 from vivace.text.tokenizer import TextTokenizer
 from vivace.text.written_words import WrittenWords
-from vivace.timing.head_selector import HeadSelector
-from vivace.timing.words import IdSpan, Samples, WordSpan, WordTimer, find_spans
-
-log = logging.getLogger(__name__)
+from vivace.timing.words import IdSpan, Samples, WordSpan, find_spans
 
 Found = Sequence[WordSpan] | None
 """Words that have ended. None: the checkpoint's attention gives no timings."""
@@ -55,70 +50,6 @@ class AttentionPass(ABC):
 
 
 OpenPass = Callable[[Prompt], AttentionPass]
-
-
-class LocalPass(AttentionPass):
-    """A pass on the thread of an engine in this process."""
-
-    def __init__(self, engine: Engine, selector: HeadSelector, prompt: Prompt) -> None:
-        self._engine = engine
-        self._words = UtteranceWords(selector, prompt)
-
-    def read(
-        self, frames: TimedFrames, done: Callable[[Found], None], wake: Callable[[], None]
-    ) -> None:
-        self._engine.post(lambda: done(self._words.read(frames)), wake)
-
-
-class UtteranceWords:
-    """The words of one utterance. Until a head is selected, they come at the end.
-
-    The engine's thread calls `read`.
-    """
-
-    def __init__(self, selector: HeadSelector, prompt: Prompt) -> None:
-        self._selector, self._heads = selector, selector.heads
-        self._attention = selector.attention(prompt, self._heads)
-        self._words = WordTimer()
-        self._kept: list[tuple[NDArray[np.float32], Samples]] = []  # until a head is selected
-        self._has_words = True  # False: a pass failed, or no head follows the text
-
-    def read(self, frames: TimedFrames) -> Found:
-        try:
-            if frames.new_ids or frames.is_text_complete:
-                self._attention.extend(frames.new_ids, is_last=frames.is_text_complete)
-            self._words.spans = [span for span in frames.spans if span.end <= frames.num_ids]
-            found = self._time(frames)
-            return found if self._has_words else None
-        except Exception:
-            self._has_words = False
-            log.warning("the word timings of an utterance failed", exc_info=True)
-            return None
-
-    def _time(self, frames: TimedFrames) -> list[WordSpan]:
-        words = list[WordSpan]()
-        if len(frames.codes):
-            weights = self._attention.read(frames.codes, frames.num_ids)
-            if len(self._heads) == 1:
-                words = self._words.feed(weights[0], frames.samples)
-            else:
-                self._kept.append((weights, frames.samples))
-        if frames.is_last and self._kept:
-            words += self._select_head(frames.num_ids)
-        return words + (self._words.finish() if frames.is_last else [])
-
-    def _select_head(self, num_ids: int) -> list[WordSpan]:
-        kept, self._kept = self._kept, []
-        whole = np.concatenate([_widen(weights, num_ids) for weights, _ in kept], axis=1)
-        best = self._selector.choose(self._heads, whole)
-        if best is None:
-            self._has_words, self._words.spans = False, ()
-            return []
-        return self._words.feed(whole[best], np.concatenate([samples for _, samples in kept]))
-
-
-def _widen(weights: NDArray[np.float32], num_ids: int) -> NDArray[np.float32]:
-    return np.pad(weights, ((0, 0), (0, 0), (0, num_ids - weights.shape[2])))
 
 
 class StreamTimings:

@@ -23,7 +23,7 @@ from engine import random_tts
 from report import read_sizes, write_report
 
 from vivace.cli.bench.machine import machine
-from vivace.engine import follower, utterance
+from vivace.engine.utterances import follower, utterance
 from vivace.model.config import Head
 from vivace.tts import TTS
 

@@ -41,7 +41,7 @@ from vivace.cli.bench.machine import machine
 from vivace.engine import attention
 from vivace.engine.limits import EngineLimits
 from vivace.engine.stream import Stream
-from vivace.engine.utterance_steps import Wait
+from vivace.engine.utterances.steps import Wait
 from vivace.engine.worker import EngineWorker
 from vivace.serve.garbage_collection import collect_less_often
 from vivace.tts import TTS

@@ -224,7 +224,7 @@ def test_stall_is_trimmed_before_speed_is_changed(
     tts: TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "vivace.engine.guard.StallDetector.observe",
+        "vivace.engine.utterances.guard.StallDetector.observe",
         lambda self, codes, samples: 10 if len(codes) else 0,
     )
     plain = tts.speak("Stuck.", seed=1, min_frames=100)

@@ -24,9 +24,10 @@ from tests.support.serving import Running
 from vivace.backends.cpu.build import find_refusal, load_library
 from vivace.backends.cpu.codec import pack_decoder
 from vivace.checkpoint import EMBEDDED, load_codec
-from vivace.engine import attention, follower, utterance
+from vivace.engine import attention
 from vivace.engine.limits import EngineLimits
 from vivace.engine.scheduler import Scheduler
+from vivace.engine.utterances import follower, utterance
 
 SENTENCES = ("Yes.", "It rained.", "We stayed.", "Nobody came.")
 WITHOUT_HELP = ("targets.py", "sanitized.py")  # their only arguments are positional

@@ -24,7 +24,7 @@ from vivace.engine.async_stream import AsyncStream, LoopWakers
 from vivace.engine.limits import PACES
 from vivace.engine.stream import Stream
 from vivace.engine.turn_report import TurnReport
-from vivace.engine.utterance_steps import Wait
+from vivace.engine.utterances.steps import Wait
 from vivace.errors import EngineError, QueueFullError, RequestError, StreamClosedError
 
 SOON_S = 60  # ample on a busy machine

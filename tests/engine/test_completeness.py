@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from vivace.checkpoint import Checkpoint
-from vivace.engine.completeness import IdMarker, SpokenWords
-from vivace.engine.follower import TextFollower
+from vivace.engine.utterances.completeness import IdMarker, SpokenWords
+from vivace.engine.utterances.follower import TextFollower
 from vivace.text.tokenizer import TextTokenizer
 
 TEXT = "Don't stop, old friend: 42 herons!"

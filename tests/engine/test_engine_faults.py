@@ -23,8 +23,8 @@ from tests.support.scripted_backend import (
 from vivace import TTS
 from vivace.backends.base import Frames, Samples, Slot
 from vivace.engine.engine import Engine
-from vivace.engine.frame_block import FrameBlock
 from vivace.engine.limits import EngineLimits
+from vivace.engine.utterances.frame_block import FrameBlock
 from vivace.errors import TTSError
 from vivace.prompt import Prompt
 from vivace.speech import SamplingParams

@@ -13,7 +13,7 @@ from vivace.backends.base import Frames, Rendered, Slot
 from vivace.engine.limits import EngineLimits
 from vivace.engine.pipeline import Pipeline
 from vivace.engine.scheduler import MAX_BATCH, MAX_FOLLOWED, MAX_SILENT_BATCH, Plan, Scheduler
-from vivace.engine.utterance import Utterance
+from vivace.engine.utterances.utterance import Utterance
 from vivace.engine.worker import EngineWorker
 from vivace.speech import SamplingParams
 

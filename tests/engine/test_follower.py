@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vivace.engine.follower import (
+from vivace.engine.utterances.follower import (
     FREE_FRAMES,
     LOOP_FRAMES,
     MAX_LOOKAHEAD,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vivace.backends.base import frame_loudness
-from vivace.engine.guard import MIN_BUDGET, STALL_FRAMES, StallDetector, frame_budget
+from vivace.engine.utterances.guard import MIN_BUDGET, STALL_FRAMES, StallDetector, frame_budget
 
 LOUD = np.full(1920, 0.1, dtype=np.float32)
 QUIET = np.full(1920, 1e-4, dtype=np.float32)

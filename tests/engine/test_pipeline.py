@@ -12,7 +12,7 @@ from tests.support.scripted_backend import ScriptedBackend, script
 from vivace.backends.base import Frames, Slot
 from vivace.engine import pipeline as pipeline_module
 from vivace.engine.pipeline import FramesInFlight, Pipeline, SamplesInFlight
-from vivace.engine.utterance import Utterance
+from vivace.engine.utterances.utterance import Utterance
 from vivace.speech import SamplingParams
 
 

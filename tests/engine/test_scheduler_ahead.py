@@ -9,7 +9,7 @@ from vivace.engine.chunks import WHOLE
 from vivace.engine.engine import Engine
 from vivace.engine.limits import PACES, EngineLimits
 from vivace.engine.scheduler import Plan, Scheduler
-from vivace.engine.utterance import Utterance
+from vivace.engine.utterances.utterance import Utterance
 from vivace.speech import SamplingParams
 
 PACE = PACES["balanced"]

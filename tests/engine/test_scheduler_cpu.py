@@ -12,7 +12,7 @@ from tests.support.scripted_backend import ScriptedBackend, open_blocks, script,
 from vivace.engine.engine import Engine
 from vivace.engine.limits import EngineLimits
 from vivace.engine.scheduler import MAX_WHILE_OTHERS_WAIT, Plan, Scheduler
-from vivace.engine.utterance import Utterance
+from vivace.engine.utterances.utterance import Utterance
 from vivace.speech import SamplingParams
 
 

@@ -11,11 +11,11 @@ import pytest
 from tests.support.scripted_backend import ScriptedBackend, script, wait_until, wait_until_empty
 from vivace.backends.base import Admission, Frames, Slot
 from vivace.engine.engine import Engine
-from vivace.engine.guard import frame_budget
 from vivace.engine.limits import EngineLimits
-from vivace.engine.reader import UtteranceReader
 from vivace.engine.scheduler import Scheduler
-from vivace.engine.utterance import Utterance
+from vivace.engine.utterances.guard import frame_budget
+from vivace.engine.utterances.reader import UtteranceReader
+from vivace.engine.utterances.utterance import Utterance
 from vivace.errors import BackendFullError, EngineError
 from vivace.prompt import Prompt
 from vivace.speech import SamplingParams

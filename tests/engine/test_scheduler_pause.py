@@ -17,9 +17,9 @@ from tests.support.scripted_backend import (
 )
 from vivace.engine.engine import Engine
 from vivace.engine.limits import PACES, EngineLimits
-from vivace.engine.reader import UtteranceReader
 from vivace.engine.scheduler import Scheduler
-from vivace.engine.utterance import Utterance
+from vivace.engine.utterances.reader import UtteranceReader
+from vivace.engine.utterances.utterance import Utterance
 from vivace.errors import EngineError
 from vivace.speech import SamplingParams
 

@@ -318,7 +318,7 @@ def test_cancelled_astream_waiting_for_text_frees_its_slot(
 
 
 def test_runaway_is_repeated_once_then_raises(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vivace.engine.utterance.frame_budget", lambda num_ids: 12)
+    monkeypatch.setattr("vivace.engine.utterances.utterance.frame_budget", lambda num_ids: 12)
     seeds: list[int] = []
     settle = tts.loaded._settle_sampling
 
@@ -334,7 +334,7 @@ def test_runaway_is_repeated_once_then_raises(tts: TTS, monkeypatch: pytest.Monk
 
 
 def test_runaway_with_given_seed_is_returned(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vivace.engine.utterance.frame_budget", lambda num_ids: 12)
+    monkeypatch.setattr("vivace.engine.utterances.utterance.frame_budget", lambda num_ids: 12)
     audio = tts.speak("Without end.", seed=1, min_frames=100)
     assert audio.finish_reason == "length"
     assert len(audio.codes) == 12
@@ -344,7 +344,7 @@ def test_runaway_with_given_seed_is_returned(tts: TTS, monkeypatch: pytest.Monke
 
 def test_stall_is_stopped_and_trimmed(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "vivace.engine.guard.StallDetector.observe",
+        "vivace.engine.utterances.guard.StallDetector.observe",
         lambda self, codes, levels: 10 if len(codes) == 16 else 0,  # in the second turn
     )
     audio = tts.speak("Stuck.", seed=1, min_frames=100)

@@ -153,7 +153,7 @@ def stall(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(tts.engine.backend, "admit", watch)
     monkeypatch.setattr(
-        "vivace.engine.guard.StallDetector.observe",
+        "vivace.engine.utterances.guard.StallDetector.observe",
         lambda self, codes, samples: 2 if len(codes) else 0,
     )
     return seeds

@@ -108,7 +108,7 @@ def test_aspeak_tries_a_runaway_again_and_then_raises(
     tts: TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "vivace.engine.guard.StallDetector.observe",
+        "vivace.engine.utterances.guard.StallDetector.observe",
         lambda self, codes, samples: 10 if len(codes) else 0,
     )
     with pytest.raises(RunawayError, match="twice"):

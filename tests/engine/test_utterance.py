@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from tests.support.scripted_backend import script
-from vivace.engine.frame_block import NO_FRAMES, FrameBlock, join_blocks
-from vivace.engine.utterance import Utterance
+from vivace.engine.utterances.frame_block import NO_FRAMES, FrameBlock, join_blocks
+from vivace.engine.utterances.utterance import Utterance
 from vivace.speech import SamplingParams
 
 CODES = np.arange(12, dtype=np.int64).reshape(6, 2)

@@ -15,7 +15,7 @@ from vivace import TTS
 from vivace.backends.base import Frames, Rendered, Samples, Slot, SlotStatus, SynchronousBackend
 from vivace.engine.chunks import chunk_sizes
 from vivace.engine.engine import Engine
-from vivace.engine.frame_block import FrameBlock
+from vivace.engine.utterances.frame_block import FrameBlock
 from vivace.options import ChunkFrames
 from vivace.prompt import Prompt
 from vivace.speech import SamplingParams

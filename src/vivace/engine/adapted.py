@@ -12,10 +12,10 @@ from vivace.checkpoint import Checkpoint
 from vivace.checkpoint_files import has_whole_tensors
 from vivace.device.choice import picks_cpu
 from vivace.engine.attention import Attention
-from vivace.engine.client import EngineClient
-from vivace.engine.completeness import OfferUtterance
 from vivace.engine.loaded import LoadedCheckpoint, Runtime
-from vivace.engine.timings import OpenPass
+from vivace.engine.utterances.client import EngineClient
+from vivace.engine.utterances.completeness import OfferUtterance
+from vivace.engine.utterances.timings import OpenPass
 from vivace.errors import AdapterError, RequestError
 from vivace.hub import local_folder, weight_bytes
 from vivace.model.config import IntWeights, Weights

@@ -15,8 +15,8 @@ from vivace.audio.clip import Audio, AudioChunk
 from vivace.audio.file_mark import FileMark
 from vivace.audio.speed import SpeedChanger
 from vivace.audio.trim import StartTrimmer, first_audible
-from vivace.engine.frame_block import FrameBlock
-from vivace.engine.utterance_steps import Wait
+from vivace.engine.utterances.frame_block import FrameBlock
+from vivace.engine.utterances.steps import Wait
 from vivace.mark.marking import SampleMarker
 from vivace.model.config import CodecConfig
 from vivace.speech import FinishReason, Usage, Word, join_words, move_words

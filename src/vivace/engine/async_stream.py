@@ -15,7 +15,7 @@ from vivace.audio.clip import Audio, AudioChunk
 from vivace.engine.batch import Result, Steps, take_step
 from vivace.engine.stream import Stream, Wake
 from vivace.engine.turn_report import TurnHook
-from vivace.engine.utterance_steps import Wait
+from vivace.engine.utterances.steps import Wait
 from vivace.errors import StreamClosedError
 from vivace.script.request import Pieces
 from vivace.speech import Usage, stream_repr

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from vivace.backends.base import ReadsAttention
 from vivace.engine.engine import Engine
-from vivace.engine.timings import AttentionPass, Found, OpenPass, TimedFrames
+from vivace.engine.utterances.timings import AttentionPass, Found, OpenPass, TimedFrames
 from vivace.prompt import Prompt
 from vivace.timing.head_selector import MIN_IDS, HeadSelector
 from vivace.timing.words import Samples, WordSpan, WordTimer

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from vivace.audio.clip import Audio, AudioChunk
 from vivace.engine.stream import Stream, Wake
-from vivace.engine.utterance_steps import Wait
+from vivace.engine.utterances.steps import Wait
 from vivace.errors import BatchError, RequestError, RunawayError, TTSError
 
 log = logging.getLogger(__name__)

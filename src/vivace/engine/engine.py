@@ -22,12 +22,12 @@ from typing import TypeVar
 from vivace.backends.base import Backend
 from vivace.device.interpreter import short_switch_interval
 from vivace.device.threads import use_threads
-from vivace.engine.client import EngineClient
 from vivace.engine.limits import EngineLimits, EngineLoad
 from vivace.engine.pipeline import BackendTimes, describe
 from vivace.engine.thread import Inbox, Message, start_thread
 from vivace.engine.turn_report import TurnHook
-from vivace.engine.utterance import Utterance
+from vivace.engine.utterances.client import EngineClient
+from vivace.engine.utterances.utterance import Utterance
 from vivace.engine.worker import EngineWorker
 from vivace.errors import MIN_RETRY_S, EngineError, QueueFullError, counted
 from vivace.model.config import Head

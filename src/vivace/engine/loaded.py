@@ -15,12 +15,12 @@ from vivace.checkpoint import Checkpoint
 from vivace.device.threads import use_threads
 from vivace.engine.attention import Attention, HeadFinder, LocalPass
 from vivace.engine.chunks import chunk_sizes
-from vivace.engine.client import EngineClient
-from vivace.engine.completeness import IdMarker, OfferUtterance
 from vivace.engine.engine import Engine
 from vivace.engine.stream import Stream, Wake
-from vivace.engine.timings import OpenPass
-from vivace.engine.utterance_factory import StreamSettings
+from vivace.engine.utterances.client import EngineClient
+from vivace.engine.utterances.completeness import IdMarker, OfferUtterance
+from vivace.engine.utterances.factory import StreamSettings
+from vivace.engine.utterances.timings import OpenPass
 from vivace.errors import ClosedError
 from vivace.hub import model_id
 from vivace.mark.marking import Marking

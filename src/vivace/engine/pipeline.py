@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from vivace.backends.base import Backend, FollowedStep, Frames, Rendered, Slot
-from vivace.engine.utterance import Utterance
+from vivace.engine.utterances.utterance import Utterance
 from vivace.errors import BackendFullError, EngineError, TTSError
 
 log = logging.getLogger(__name__)

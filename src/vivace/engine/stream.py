@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from vivace.audio.clip import Audio, AudioChunk
 from vivace.engine.assemble import Assembler, FindMark
-from vivace.engine.client import EngineClient
-from vivace.engine.completeness import IdMarker, OfferUtterance
 from vivace.engine.stream_steps import StreamSteps
-from vivace.engine.timings import OpenPass, StreamTimings
 from vivace.engine.turn_report import TurnHook
-from vivace.engine.utterance_factory import StreamSettings, UtteranceFactory
-from vivace.engine.utterance_steps import Wait
+from vivace.engine.utterances.client import EngineClient
+from vivace.engine.utterances.completeness import IdMarker, OfferUtterance
+from vivace.engine.utterances.factory import StreamSettings, UtteranceFactory
+from vivace.engine.utterances.steps import Wait
+from vivace.engine.utterances.timings import OpenPass, StreamTimings
 from vivace.errors import EngineError, RequestError, StreamClosedError
 from vivace.model.config import CodecConfig
 from vivace.script.prompts import PromptWriter

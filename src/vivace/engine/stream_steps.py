@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 
 from vivace.audio.clip import AudioChunk
 from vivace.engine.assemble import Assembler, Steps, join_empty
-from vivace.engine.client import EngineClient
-from vivace.engine.completeness import OfferUtterance
-from vivace.engine.frame_block import FrameBlock
-from vivace.engine.reader import UtteranceReader
-from vivace.engine.timings import StreamTimings, UtteranceTimings
 from vivace.engine.totals import StreamTotals
 from vivace.engine.turn_report import TurnHook
-from vivace.engine.utterance_factory import UtteranceFactory
-from vivace.engine.utterance_steps import BlockSteps, Wait, drop_leak, read_blocks
+from vivace.engine.utterances.client import EngineClient
+from vivace.engine.utterances.completeness import OfferUtterance
+from vivace.engine.utterances.factory import UtteranceFactory
+from vivace.engine.utterances.frame_block import FrameBlock
+from vivace.engine.utterances.reader import UtteranceReader
+from vivace.engine.utterances.steps import BlockSteps, Wait, drop_leak, read_blocks
+from vivace.engine.utterances.timings import StreamTimings, UtteranceTimings
 from vivace.prompt import SpokenReference
 from vivace.script.prompts import Spoken
 from vivace.script.script import Line, Script

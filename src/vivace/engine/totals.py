@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from vivace.engine.assemble import Assembler
-from vivace.engine.completeness import SpokenWords
-from vivace.engine.reader import UtteranceReader
+from vivace.engine.utterances.completeness import SpokenWords
+from vivace.engine.utterances.reader import UtteranceReader
 from vivace.speech import Usage
 from vivace.text.tokenizer import TextTokenizer
 

@@ -18,7 +18,7 @@ from vivace.engine.limits import EngineLimits
 from vivace.engine.pipeline import Pipeline, describe, engine_error
 from vivace.engine.scheduler import Plan, Scheduler
 from vivace.engine.turn_report import TurnHook, TurnReport, call_hooks
-from vivace.engine.utterance import Utterance
+from vivace.engine.utterances.utterance import Utterance
 from vivace.engine.wait import WaitEstimator
 from vivace.errors import EngineError, QueueFullError
 from vivace.model.config import Head

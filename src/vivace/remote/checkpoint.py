@@ -13,9 +13,9 @@ from vivace.adapter_set import AdapterSet
 from vivace.audio.files import Recording
 from vivace.checkpoint import Checkpoint
 from vivace.engine.adapted import AdapterPaths, view_adapters, with_adapter
-from vivace.engine.completeness import OfferUtterance
 from vivace.engine.loaded import LoadedCheckpoint
-from vivace.engine.timings import OpenPass
+from vivace.engine.utterances.completeness import OfferUtterance
+from vivace.engine.utterances.timings import OpenPass
 from vivace.remote.client import RemoteEngine, RemotePass
 from vivace.text.lexicon import Lexicon
 from vivace.voices.voice import Voice, parse_voice

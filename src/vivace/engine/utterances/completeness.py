@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from vivace.engine.follower import TextId, WordCheck
+from vivace.engine.utterances.follower import TextId, WordCheck
 from vivace.prompt import Prompt
 from vivace.text.tokenizer import TextTokenizer
 from vivace.text.written_words import find_words

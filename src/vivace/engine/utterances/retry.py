@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vivace.backends.base import Admission, Places, SlotStatus
-from vivace.engine.follower import Fault, TextFollower
+from vivace.engine.utterances.follower import Fault, TextFollower
 from vivace.prompt import Prompt
 from vivace.speech import MAX_SEED, SamplingParams
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vivace.engine.frame_block import NO_FRAMES, FrameBlock, join_blocks
-from vivace.engine.utterance import Utterance
+from vivace.engine.utterances.frame_block import NO_FRAMES, FrameBlock, join_blocks
+from vivace.engine.utterances.utterance import Utterance
 from vivace.prompt import Prompt
 from vivace.script.script import Line
 from vivace.speech import Word

@@ -1,7 +1,7 @@
 """The reader's half of an utterance: sends requests to the engine and takes frames.
 
-The engine's half is `vivace.engine.utterance.Utterance`. The reader reads the fields that the
-engine publishes there and writes none of them.
+The engine's half is `vivace.engine.utterances.utterance.Utterance`. The reader reads the fields
+that the engine publishes there and writes none of them.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from vivace.engine.client import EngineClient
-from vivace.engine.frame_block import NO_FRAMES, FrameBlock, join_blocks, take_first
-from vivace.engine.utterance import Utterance
+from vivace.engine.utterances.client import EngineClient
+from vivace.engine.utterances.frame_block import NO_FRAMES, FrameBlock, join_blocks, take_first
+from vivace.engine.utterances.utterance import Utterance
 
 
 class UtteranceReader:

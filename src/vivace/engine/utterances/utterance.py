@@ -1,6 +1,6 @@
 """The engine's half of an utterance: from its prompt to its last published frame.
 
-The reader's half is `vivace.engine.reader.UtteranceReader`.
+The reader's half is `vivace.engine.utterances.reader.UtteranceReader`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vivace.backends.base import Admission, Loudness, Places, Samples, Slot, SlotStatus
-from vivace.engine.follower import Fault, TextFollower, TextId, WordCheck, num_needed, num_settled
-from vivace.engine.frame_block import FrameBlock
-from vivace.engine.guard import SoundState, frame_budget
-from vivace.engine.retry import RetryState, find_wrong_frame
 from vivace.engine.turn_report import TurnHook
-from vivace.engine.utterance_state import STATE_OF, State
+from vivace.engine.utterances.follower import (
+    Fault,
+    TextFollower,
+    TextId,
+    WordCheck,
+    num_needed,
+    num_settled,
+)
+from vivace.engine.utterances.frame_block import FrameBlock
+from vivace.engine.utterances.guard import SoundState, frame_budget
+from vivace.engine.utterances.retry import RetryState, find_wrong_frame
+from vivace.engine.utterances.state import STATE_OF, State
 from vivace.errors import NumericError
 from vivace.prompt import Prompt
 from vivace.speech import FinishReason, SamplingParams

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from vivace.engine.limits import EngineLoad
-from vivace.engine.utterance import Utterance
+from vivace.engine.utterances.utterance import Utterance
 
 
 class EngineClient(ABC):

@@ -8,9 +8,9 @@ from enum import Enum, auto
 import numpy as np
 from numpy.typing import NDArray
 
-from vivace.engine.frame_block import FrameBlock, join_blocks
-from vivace.engine.reader import UtteranceReader
-from vivace.engine.timings import UtteranceTimings
+from vivace.engine.utterances.frame_block import FrameBlock, join_blocks
+from vivace.engine.utterances.reader import UtteranceReader
+from vivace.engine.utterances.timings import UtteranceTimings
 from vivace.script.script import Line
 from vivace.voices.reference_leak import leaked_frames, may_leak
 

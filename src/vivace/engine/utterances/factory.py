@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from vivace.engine.completeness import IdMarker
-from vivace.engine.follower import TextFollower
 from vivace.engine.turn_report import TurnHook
-from vivace.engine.utterance import Utterance
+from vivace.engine.utterances.completeness import IdMarker
+from vivace.engine.utterances.follower import TextFollower
+from vivace.engine.utterances.utterance import Utterance
 from vivace.prompt import SpokenReference
 from vivace.script.prompts import PromptWriter, Spoken
 from vivace.script.request import Request

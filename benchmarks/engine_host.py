@@ -41,8 +41,8 @@ from vivace.cli.bench.machine import machine
 from vivace.engine import attention
 from vivace.engine.limits import EngineLimits
 from vivace.engine.stream import Stream
+from vivace.engine.turns.worker import EngineWorker
 from vivace.engine.utterances.steps import Wait
-from vivace.engine.worker import EngineWorker
 from vivace.serve.garbage_collection import collect_less_often
 from vivace.tts import TTS
 

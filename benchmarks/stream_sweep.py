@@ -50,7 +50,7 @@ CONSTANTS = {  # by setting
     "share": (f"{GRAPHS}.codec_fused.SHARE",),
     "waves": (f"{GRAPHS}.codec_operands.MANY_WAVES",),
     "pass": (f"{GRAPHS}.buckets.CODEC_PASS", f"{GRAPHS}.codec.CODEC_PASS"),
-    "turn": ("vivace.engine.scheduler.PACES",),
+    "turn": ("vivace.engine.turns.scheduler.PACES",),
     "ahead": (f"{GRAPHS}.step.LOOKAHEAD",),
 }
 PROFILE: Profile = "balanced"

@@ -26,7 +26,7 @@ from vivace.backends.cpu.codec import pack_decoder
 from vivace.checkpoint import EMBEDDED, load_codec
 from vivace.engine import attention
 from vivace.engine.limits import EngineLimits
-from vivace.engine.scheduler import Scheduler
+from vivace.engine.turns.scheduler import Scheduler
 from vivace.engine.utterances import follower, utterance
 
 SENTENCES = ("Yes.", "It rained.", "We stayed.", "Nobody came.")

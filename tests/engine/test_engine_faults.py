@@ -244,7 +244,7 @@ def test_lost_context_breaks_the_engine_with_fresh_errors(
     readers = [StreamReader(engine, seed) for seed in range(3)]
     for listener in readers:
         listener.read(1)
-    monkeypatch.setattr("vivace.engine.worker.is_context_lost", lambda: True)
+    monkeypatch.setattr("vivace.engine.turns.worker.is_context_lost", lambda: True)
     backend.fault = RuntimeError("CUDA error: an illegal memory access was encountered")
     for listener in readers:
         listener.read()

@@ -11,10 +11,10 @@ import pytest
 from tests.support.scripted_backend import ScriptedBackend, script
 from vivace.backends.base import Frames, Rendered, Slot
 from vivace.engine.limits import EngineLimits
-from vivace.engine.pipeline import Pipeline
-from vivace.engine.scheduler import MAX_BATCH, MAX_FOLLOWED, MAX_SILENT_BATCH, Plan, Scheduler
+from vivace.engine.turns.pipeline import Pipeline
+from vivace.engine.turns.scheduler import MAX_BATCH, MAX_FOLLOWED, MAX_SILENT_BATCH, Plan, Scheduler
+from vivace.engine.turns.worker import EngineWorker
 from vivace.engine.utterances.utterance import Utterance
-from vivace.engine.worker import EngineWorker
 from vivace.speech import SamplingParams
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.scripted_backend import ScriptedBackend, script
 from vivace.backends.base import Frames, Slot
-from vivace.engine import pipeline as pipeline_module
-from vivace.engine.pipeline import FramesInFlight, Pipeline, SamplesInFlight
+from vivace.engine.turns import pipeline as pipeline_module
+from vivace.engine.turns.pipeline import FramesInFlight, Pipeline, SamplesInFlight
 from vivace.engine.utterances.utterance import Utterance
 from vivace.speech import SamplingParams
 

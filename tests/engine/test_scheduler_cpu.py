@@ -11,7 +11,7 @@ import pytest
 from tests.support.scripted_backend import ScriptedBackend, open_blocks, script, wait_until_empty
 from vivace.engine.engine import Engine
 from vivace.engine.limits import EngineLimits
-from vivace.engine.scheduler import MAX_WHILE_OTHERS_WAIT, Plan, Scheduler
+from vivace.engine.turns.scheduler import MAX_WHILE_OTHERS_WAIT, Plan, Scheduler
 from vivace.engine.utterances.utterance import Utterance
 from vivace.speech import SamplingParams
 

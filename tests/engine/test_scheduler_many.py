@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.scripted_backend import script
 from vivace.engine.limits import PACES, EngineLimits
-from vivace.engine.scheduler import MAX_BATCH, MAX_SHORT, Scheduler
+from vivace.engine.turns.scheduler import MAX_BATCH, MAX_SHORT, Scheduler
 from vivace.engine.utterances.utterance import Utterance
 from vivace.speech import SamplingParams
 

@@ -12,7 +12,7 @@ from tests.support.scripted_backend import ScriptedBackend, script, wait_until, 
 from vivace.backends.base import Admission, Frames, Slot
 from vivace.engine.engine import Engine
 from vivace.engine.limits import EngineLimits
-from vivace.engine.scheduler import Scheduler
+from vivace.engine.turns.scheduler import Scheduler
 from vivace.engine.utterances.guard import frame_budget
 from vivace.engine.utterances.reader import UtteranceReader
 from vivace.engine.utterances.utterance import Utterance

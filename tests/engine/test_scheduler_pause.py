@@ -17,7 +17,7 @@ from tests.support.scripted_backend import (
 )
 from vivace.engine.engine import Engine
 from vivace.engine.limits import PACES, EngineLimits
-from vivace.engine.scheduler import Scheduler
+from vivace.engine.turns.scheduler import Scheduler
 from vivace.engine.utterances.reader import UtteranceReader
 from vivace.engine.utterances.utterance import Utterance
 from vivace.errors import EngineError

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.scripted_backend import script
 from vivace.engine.limits import PACES, EngineLimits
-from vivace.engine.scheduler import MAX_SILENT_BATCH, MAX_TURN_S, Scheduler
+from vivace.engine.turns.scheduler import MAX_SILENT_BATCH, MAX_TURN_S, Scheduler
 from vivace.engine.utterances.utterance import Utterance
 from vivace.speech import SamplingParams
 

@@ -13,7 +13,7 @@ from tests.support.scripted_backend import ScriptedBackend, open_blocks, script
 from vivace.backends.base import Frames, Samples, Slot
 from vivace.engine.engine import Engine
 from vivace.engine.limits import PACES, EngineLimits
-from vivace.engine.scheduler import MAX_SILENT_BATCH, Scheduler
+from vivace.engine.turns.scheduler import MAX_SILENT_BATCH, Scheduler
 from vivace.engine.utterances.follower import TextFollower
 from vivace.engine.utterances.utterance import MAX_SILENT_FRAMES, Utterance
 from vivace.speech import SamplingParams

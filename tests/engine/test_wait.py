@@ -17,8 +17,8 @@ from tests.support.scripted_backend import (
 )
 from vivace.engine.engine import Engine
 from vivace.engine.limits import EngineLimits
+from vivace.engine.turns.wait import WaitEstimator
 from vivace.engine.utterances.utterance import Utterance
-from vivace.engine.wait import WaitEstimator
 from vivace.errors import QueueFullError
 from vivace.speech import SamplingParams
 

@@ -15,11 +15,11 @@ from vivace.backends.base import Backend
 from vivace.device.choice import is_context_lost
 from vivace.device.threads import use_threads
 from vivace.engine.limits import EngineLimits
-from vivace.engine.pipeline import Pipeline, describe, engine_error
-from vivace.engine.scheduler import Plan, Scheduler
 from vivace.engine.turn_report import TurnHook, TurnReport, call_hooks
+from vivace.engine.turns.pipeline import Pipeline, describe, engine_error
+from vivace.engine.turns.scheduler import Plan, Scheduler
+from vivace.engine.turns.wait import WaitEstimator
 from vivace.engine.utterances.utterance import Utterance
-from vivace.engine.wait import WaitEstimator
 from vivace.errors import EngineError, QueueFullError
 from vivace.model.config import Head
 

@@ -40,7 +40,7 @@ from vivace.checkpoint import EMBEDDED
 from vivace.cli.bench.machine import machine
 from vivace.engine import attention
 from vivace.engine.limits import EngineLimits
-from vivace.engine.stream import Stream
+from vivace.engine.streams.stream import Stream
 from vivace.engine.turns.worker import EngineWorker
 from vivace.engine.utterances.steps import Wait
 from vivace.serve.garbage_collection import collect_less_often

@@ -31,7 +31,7 @@ from report import read_sizes, write_report
 from vivace.backends.base import Admission, Frames, Places, Rendered, Slot, SlotStatus
 from vivace.cli.bench.machine import machine
 from vivace.engine import attention
-from vivace.engine.stream import Stream
+from vivace.engine.streams.stream import Stream
 from vivace.engine.utterances import follower, utterance
 from vivace.model.config import Head
 from vivace.tts import TTS

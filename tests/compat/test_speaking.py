@@ -12,7 +12,7 @@ import pytest
 from vivace.audio.clip import AudioChunk
 from vivace.compat.chunks import _ReadAhead
 from vivace.compat.speaking import open_stream, request
-from vivace.engine.stream import Stream
+from vivace.engine.streams.stream import Stream
 from vivace.errors import StreamClosedError
 from vivace.tts import TTS
 

@@ -20,9 +20,9 @@ from tests.support.scripted_backend import SpeakingBackend, wait_until, wait_unt
 from vivace import TTS
 from vivace.audio.clip import AudioChunk
 from vivace.backends.base import Frames, Slot
-from vivace.engine.async_stream import AsyncStream, LoopWakers
 from vivace.engine.limits import PACES
-from vivace.engine.stream import Stream
+from vivace.engine.streams.async_stream import AsyncStream, LoopWakers
+from vivace.engine.streams.stream import Stream
 from vivace.engine.turn_report import TurnReport
 from vivace.engine.utterances.steps import Wait
 from vivace.errors import EngineError, QueueFullError, RequestError, StreamClosedError

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from tests.support.scripted_backend import SpeakingBackend
-from vivace.engine.batch import attempts
-from vivace.engine.stream import Stream
+from vivace.engine.streams.batch import attempts
+from vivace.engine.streams.stream import Stream
 from vivace.errors import RunawayError
 from vivace.speech import MAX_SEED
 

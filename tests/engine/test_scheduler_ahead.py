@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.support.scripted_backend import BusyBackend, open_blocks, script
-from vivace.engine.chunks import WHOLE
 from vivace.engine.engine import Engine
 from vivace.engine.limits import PACES, EngineLimits
+from vivace.engine.streams.chunks import WHOLE
 from vivace.engine.turns.scheduler import Plan, Scheduler
 from vivace.engine.utterances.utterance import Utterance
 from vivace.speech import SamplingParams

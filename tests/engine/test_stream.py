@@ -23,7 +23,7 @@ from tests.support.slots import plain_backend
 from vivace import TTS, Audio
 from vivace.audio.clip import AudioChunk
 from vivace.backends.base import Frames
-from vivace.engine.stream import Stream
+from vivace.engine.streams.stream import Stream
 from vivace.errors import NumericError, RequestError, RunawayError, StreamClosedError
 
 TEXT = "A stream of words, one after another."

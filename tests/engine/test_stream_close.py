@@ -16,7 +16,7 @@ from tests.support import fork_server
 from tests.support.slots import plain_backend
 from vivace import TTS
 from vivace.audio.clip import AudioChunk
-from vivace.engine.stream import Stream
+from vivace.engine.streams.stream import Stream
 
 SOON_S = 30  # half of max_wait_s; enough on a busy machine
 TEXT = "A stream of words."

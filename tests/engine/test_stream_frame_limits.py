@@ -16,7 +16,7 @@ import pytest
 from tests.support.recording_backend import stop_after
 from tests.support.slots import plain_backend
 from vivace import TTS
-from vivace.engine.stream import Stream
+from vivace.engine.streams.stream import Stream
 from vivace.errors import RequestError, RunawayError
 
 TEXT = " ".join(f"This is sentence number {n}, and it says little." for n in range(20))

@@ -16,7 +16,7 @@ import pytest
 from tests.support.recording_backend import stop_after
 from vivace import TTS
 from vivace.audio.clip import AudioChunk
-from vivace.engine.stream import Stream
+from vivace.engine.streams.stream import Stream
 from vivace.errors import RequestError, UnsupportedRequestError
 from vivace.script.request import Request
 from vivace.script.text_settings import TextSettings

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.scripted_backend import SpeakingBackend, wait_until_empty
 from vivace import TTS, Audio
-from vivace.engine.async_stream import LoopWakers
+from vivace.engine.streams.async_stream import LoopWakers
 from vivace.errors import (
     BatchError,
     NumericError,

@@ -24,7 +24,7 @@ from tests.support.recording_backend import assert_same_audio
 from vivace import TTS, Audio
 from vivace.audio.clip import AudioChunk
 from vivace.backends.eager import EagerBackend
-from vivace.engine.stream import Stream
+from vivace.engine.streams.stream import Stream
 from vivace.sampling import NoiseTable
 from vivace.voices.cache import EnrolmentKey
 from vivace.voices.voice import Voice

@@ -13,8 +13,8 @@ import numpy as np
 from tests.support.utterances import read_blocks
 from vivace import TTS
 from vivace.backends.base import Frames, Rendered, Samples, Slot, SlotStatus, SynchronousBackend
-from vivace.engine.chunks import chunk_sizes
 from vivace.engine.engine import Engine
+from vivace.engine.streams.chunks import chunk_sizes
 from vivace.engine.utterances.frame_block import FrameBlock
 from vivace.options import ChunkFrames
 from vivace.prompt import Prompt

@@ -14,9 +14,9 @@ from vivace.audio.sandbox import Sandbox
 from vivace.checkpoint import Checkpoint
 from vivace.device.threads import use_threads
 from vivace.engine.attention import Attention, HeadFinder, LocalPass
-from vivace.engine.chunks import chunk_sizes
 from vivace.engine.engine import Engine
-from vivace.engine.stream import Stream, Wake
+from vivace.engine.streams.chunks import chunk_sizes
+from vivace.engine.streams.stream import Stream, Wake
 from vivace.engine.utterances.client import EngineClient
 from vivace.engine.utterances.completeness import IdMarker, OfferUtterance
 from vivace.engine.utterances.factory import StreamSettings

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
-from vivace.engine.chunks import chunk_sizes
 from vivace.engine.limits import EngineLimits
+from vivace.engine.streams.chunks import chunk_sizes
 from vivace.engine.turns.scheduler import FRAME_S, Scheduler
 from vivace.errors import RequestError
 from vivace.options import RAMP

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vivace.audio.clip import Audio, AudioChunk
-from vivace.engine.assemble import Assembler, FindMark
-from vivace.engine.stream_steps import StreamSteps
+from vivace.engine.streams.assemble import Assembler, FindMark
+from vivace.engine.streams.steps import StreamSteps
 from vivace.engine.turn_report import TurnHook
 from vivace.engine.utterances.client import EngineClient
 from vivace.engine.utterances.completeness import IdMarker, OfferUtterance

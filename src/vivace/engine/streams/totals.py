@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vivace.engine.assemble import Assembler
+from vivace.engine.streams.assemble import Assembler
 from vivace.engine.utterances.completeness import SpokenWords
 from vivace.engine.utterances.reader import UtteranceReader
 from vivace.speech import Usage

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vivace.audio.clip import Audio, AudioChunk
-from vivace.engine.stream import Stream, Wake
+from vivace.engine.streams.stream import Stream, Wake
 from vivace.engine.utterances.steps import Wait
 from vivace.errors import BatchError, RequestError, RunawayError, TTSError
 

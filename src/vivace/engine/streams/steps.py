@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vivace.audio.clip import AudioChunk
-from vivace.engine.assemble import Assembler, Steps, join_empty
-from vivace.engine.totals import StreamTotals
+from vivace.engine.streams.assemble import Assembler, Steps, join_empty
+from vivace.engine.streams.totals import StreamTotals
 from vivace.engine.turn_report import TurnHook
 from vivace.engine.utterances.client import EngineClient
 from vivace.engine.utterances.completeness import OfferUtterance

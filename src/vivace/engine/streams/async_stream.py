@@ -12,8 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from vivace.audio.clip import Audio, AudioChunk
-from vivace.engine.batch import Result, Steps, take_step
-from vivace.engine.stream import Stream, Wake
+from vivace.engine.streams.batch import Result, Steps, take_step
+from vivace.engine.streams.stream import Stream, Wake
 from vivace.engine.turn_report import TurnHook
 from vivace.engine.utterances.steps import Wait
 from vivace.errors import StreamClosedError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from vivace.engine.stream import Stream
+from vivace.engine.streams.stream import Stream
 
 WIDTH = 30
 

@@ -38,7 +38,7 @@ from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.slot_table import RING, Status
 from vivace.checkpoint import EMBEDDED
 from vivace.cli.bench.machine import machine
-from vivace.engine import attention
+from vivace.engine.checkpoints import attention
 from vivace.engine.limits import EngineLimits
 from vivace.engine.streams.stream import Stream
 from vivace.engine.turns.worker import EngineWorker

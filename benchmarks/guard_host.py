@@ -30,7 +30,7 @@ from report import read_sizes, write_report
 
 from vivace.backends.base import Admission, Frames, Places, Rendered, Slot, SlotStatus
 from vivace.cli.bench.machine import machine
-from vivace.engine import attention
+from vivace.engine.checkpoints import attention
 from vivace.engine.streams.stream import Stream
 from vivace.engine.utterances import follower, utterance
 from vivace.model.config import Head
@@ -150,7 +150,7 @@ def parse() -> argparse.Namespace:
 
 def measure(num_streams: int, is_random: bool, arguments: argparse.Namespace) -> dict[str, Any]:
     backend = PreparedBackend(is_random, max_streams=num_streams)
-    with patch("vivace.engine.loading.build_backend", lambda *_: backend):
+    with patch("vivace.engine.checkpoints.loading.build_backend", lambda *_: backend):
         tts = TTS.load(device="cpu", max_streams=num_streams)
     tts.engine._thread = current_thread()  # turns are run here, not in a second thread
     seconds: dict[bool, list[float]] = {True: [], False: []}

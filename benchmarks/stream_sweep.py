@@ -39,9 +39,9 @@ from vivace.backends.cuda_graph import buckets, codec_fused, codec_operands, ste
 from vivace.cli.bench.latency import Subject
 from vivace.cli.bench.load import measure_throughput
 from vivace.cli.bench.machine import machine
+from vivace.engine.checkpoints.loaded import LoadedCheckpoint, Runtime
 from vivace.engine.engine import Engine
 from vivace.engine.limits import PACES, EngineLimits, Pace, Profile
-from vivace.engine.loaded import LoadedCheckpoint, Runtime
 from vivace.serve.garbage_collection import collect_less_often
 from vivace.tts import TTS
 

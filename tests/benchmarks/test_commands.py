@@ -24,7 +24,7 @@ from tests.support.serving import Running
 from vivace.backends.cpu.build import find_refusal, load_library
 from vivace.backends.cpu.codec import pack_decoder
 from vivace.checkpoint import EMBEDDED, load_codec
-from vivace.engine import attention
+from vivace.engine.checkpoints import attention
 from vivace.engine.limits import EngineLimits
 from vivace.engine.turns.scheduler import Scheduler
 from vivace.engine.utterances import follower, utterance

@@ -28,7 +28,7 @@ def lose(places: list[int]) -> list[int]:
 
 def use(monkeypatch: pytest.MonkeyPatch, **options: Any) -> FollowedBackend:
     backend = FollowedBackend(**options)
-    monkeypatch.setattr("vivace.engine.loading.build_backend", lambda *_: backend)
+    monkeypatch.setattr("vivace.engine.checkpoints.loading.build_backend", lambda *_: backend)
     return backend
 
 

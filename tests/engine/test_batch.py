@@ -29,7 +29,7 @@ def alone(tiny_folder: Path) -> Iterator[TTS]:
 def together(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TTS]:
     """A backend whose batched step costs as much as a single one."""
     monkeypatch.setattr(
-        "vivace.engine.loading.build_backend",
+        "vivace.engine.checkpoints.loading.build_backend",
         lambda name, model, codec, room: EagerBackend(model, codec, max_streams=3, pass_rows=4),
     )
     with TTS.load(tiny_folder / "custom_voice", device="cpu") as loaded:

@@ -48,7 +48,7 @@ def tts(tiny_folder: Path, request: pytest.FixtureRequest) -> Iterator[TTS]:
         return EagerBackend(model, codec, max_streams=1 + MOST_NEIGHBOURS, pass_rows=request.param)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vivace.engine.loading.build_backend", build)
+        patch.setattr("vivace.engine.checkpoints.loading.build_backend", build)
         with TTS.load(tiny_folder / "custom_voice", device="cpu") as loaded:
             yield loaded
 

@@ -51,7 +51,7 @@ class ModelFreeBackend(SynchronousBackend, Generic[S]):
 
     def load(self, *_: object, **options: Any) -> TTS:
         """The embedded voice with this backend."""
-        with patch("vivace.engine.loading.build_backend", lambda *_: self):
+        with patch("vivace.engine.checkpoints.loading.build_backend", lambda *_: self):
             return TTS.load(device="cpu", **options)
 
     def release(self, slot: Slot) -> None:

@@ -12,7 +12,7 @@ from vivace.audio.clip import Audio
 from vivace.audio.file_mark import FileMark
 from vivace.audio.files import check_path, read_audio
 from vivace.device.threads import use_threads
-from vivace.engine.loaded import LoadedCheckpoint
+from vivace.engine.checkpoints.loaded import LoadedCheckpoint
 from vivace.engine.streams.async_stream import AsyncStream, LoopWakers, run_steps_async
 from vivace.engine.streams.batch import (
     Steps,

@@ -18,9 +18,11 @@ from queue import SimpleQueue
 from typing import Any
 
 from vivace.audio.files import Recording
-from vivace.engine.attention import UtteranceWords
+from vivace.engine.checkpoints.attention import UtteranceWords
+from vivace.engine.checkpoints.loaded import (
+    LoadedCheckpoint as LoadedCheckpoint,  # for vivace.serve
+)
 from vivace.engine.engine import Engine
-from vivace.engine.loaded import LoadedCheckpoint as LoadedCheckpoint  # for vivace.serve
 from vivace.engine.turn_report import TurnReport
 from vivace.engine.utterances.follower import TextFollower
 from vivace.engine.utterances.utterance import Utterance

@@ -13,7 +13,7 @@ from vivace.audio.files import Recording
 from vivace.audio.sandbox import Sandbox
 from vivace.checkpoint import Checkpoint
 from vivace.device.threads import use_threads
-from vivace.engine.attention import Attention, HeadFinder, LocalPass
+from vivace.engine.checkpoints.attention import Attention, HeadFinder, LocalPass
 from vivace.engine.engine import Engine
 from vivace.engine.streams.chunks import chunk_sizes
 from vivace.engine.streams.stream import Stream, Wake

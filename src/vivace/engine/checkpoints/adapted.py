@@ -11,8 +11,8 @@ from vivace.backends import AUTO_BACKEND, BACKENDS
 from vivace.checkpoint import Checkpoint
 from vivace.checkpoint_files import has_whole_tensors
 from vivace.device.choice import picks_cpu
-from vivace.engine.attention import Attention
-from vivace.engine.loaded import LoadedCheckpoint, Runtime
+from vivace.engine.checkpoints.attention import Attention
+from vivace.engine.checkpoints.loaded import LoadedCheckpoint, Runtime
 from vivace.engine.utterances.client import EngineClient
 from vivace.engine.utterances.completeness import OfferUtterance
 from vivace.engine.utterances.timings import OpenPass

@@ -32,10 +32,10 @@ from vivace.device.choice import (
 from vivace.device.gpu_start import early_start
 from vivace.device.interpreter import paused_collector, short_switch_interval
 from vivace.device.threads import default_threads, pick_threads, use_threads
-from vivace.engine.adapted import view_adapters, with_adapter
+from vivace.engine.checkpoints.adapted import view_adapters, with_adapter
+from vivace.engine.checkpoints.loaded import LoadedCheckpoint, Runtime
 from vivace.engine.engine import Engine
 from vivace.engine.limits import EngineLimits
-from vivace.engine.loaded import LoadedCheckpoint, Runtime
 from vivace.errors import BackendUnavailableError
 from vivace.model.config import Weights, check_weights
 from vivace.text.lexicon import Lexicon

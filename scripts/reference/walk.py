@@ -22,10 +22,7 @@ CLASSES: dict[str, tuple[str, ...] | None] = {
     "vivace.AudioChunk": None,
     "vivace.engine.streams.stream.Stream": ("collect", "close", "usage", "skipped"),
     "vivace.engine.streams.async_stream.AsyncStream": (
-        "collect",
-        "aclose",
-        "usage",
-        "finish_reason",
+        *("collect", "aclose", "usage", "finish_reason"),
     ),
     "vivace.dialogue.talk.Dialogue": ("speakers", "tracks", "save_tracks"),
     "vivace.dialogue.stream.DialogueChunk": None,

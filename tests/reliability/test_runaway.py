@@ -2,7 +2,7 @@
 
 Two kinds: repeated codes (a stall), and speech beyond its frame budget. The retry of a whole speech
 is in `tests/serve/http/test_response.py`, what counts as a stall in
-`tests/engine/test_guard.py`. The control is a server without the guard.
+`tests/engine/utterances/test_guard.py`. The control is a server without the guard.
 """
 
 from __future__ import annotations

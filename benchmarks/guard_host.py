@@ -32,7 +32,7 @@ from vivace.backends.base import Admission, Frames, Places, Rendered, Slot, Slot
 from vivace.cli.bench.machine import machine
 from vivace.engine.checkpoints import attention
 from vivace.engine.streams.stream import Stream
-from vivace.engine.utterances import follower, utterance
+from vivace.engine.utterances import follower, retry
 from vivace.model.config import Head
 from vivace.tts import TTS
 
@@ -125,7 +125,7 @@ class PreparedBackend:
 
 def main() -> None:
     arguments = parse()
-    utterance.MAX_RETRIES = 0  # as in benchmarks/completeness_cost.py
+    retry.MAX_RETRIES = 0  # as in benchmarks/completeness_cost.py
     follower.TAIL_FRAMES = 10**9
     attention.MAX_TRIES = 0  # the runs without the check search no head
     rows = []

@@ -27,7 +27,7 @@ from vivace.checkpoint import EMBEDDED, load_codec
 from vivace.engine.checkpoints import attention
 from vivace.engine.limits import EngineLimits
 from vivace.engine.turns.scheduler import Scheduler
-from vivace.engine.utterances import follower, utterance
+from vivace.engine.utterances import follower, retry
 
 SENTENCES = ("Yes.", "It rained.", "We stayed.", "Nobody came.")
 WITHOUT_HELP = ("targets.py", "sanitized.py")  # their only arguments are positional
@@ -64,7 +64,7 @@ def fixed_judges(monkeypatch: pytest.MonkeyPatch) -> None:
 def restored_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Restores limits of the completeness check that two benchmarks change."""
     for module, name in (
-        (utterance, "MAX_RETRIES"),
+        (retry, "MAX_RETRIES"),
         (follower, "TAIL_FRAMES"),
         (attention, "MAX_TRIES"),
     ):

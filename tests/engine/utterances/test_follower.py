@@ -9,15 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vivace.engine.utterances.follower import (
-    FREE_FRAMES,
     LOOP_FRAMES,
-    MAX_LOOKAHEAD,
     MIN_SHARE,
     STALL_FRAMES,
     TAIL_FRAMES,
     Fault,
     TextFollower,
     TextId,
+)
+from vivace.engine.utterances.look_ahead import (
+    FREE_FRAMES,
+    MAX_LOOKAHEAD,
     num_needed,
     num_settled,
 )

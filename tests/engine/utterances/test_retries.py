@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from tests.support.scripted_attention import FRAMES_PER_ID, Course, FollowedBackend, early_end
 from vivace import TTS, Audio
 from vivace.audio.clip import AudioChunk
-from vivace.engine.utterances.follower import num_settled
-from vivace.engine.utterances.retry import MAX_MASKED_FRAMES, retry_seed
-from vivace.engine.utterances.utterance import MAX_RETRIES
+from vivace.engine.utterances.look_ahead import num_settled
+from vivace.engine.utterances.retry import MAX_MASKED_FRAMES, MAX_RETRIES, retry_seed
 
 TEXT = "Seven grey herons stood beside the old canal, and none of them moved at all."
 OTHER = "A kettle was singing in the kitchen, and nobody had the heart to stop it."

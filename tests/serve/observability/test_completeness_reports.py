@@ -15,7 +15,7 @@ import pytest
 from tests.support.scripted_attention import FollowedBackend, early_end
 from tests.support.serving import Running, running
 from tests.support.websocket_client import connected
-from vivace.engine.utterances.utterance import MAX_RETRIES
+from vivace.engine.utterances.retry import MAX_RETRIES
 from vivace.serve.observability.logs import JsonFormatter
 from vivace.serve.settings import ServeSettings
 

@@ -12,6 +12,7 @@ from vivace.engine.utterances.follower import Fault, TextFollower
 from vivace.prompt import Prompt
 from vivace.speech import MAX_SEED, SamplingParams
 
+MAX_RETRIES = 3  # of one utterance
 MAX_MASKED_FRAMES = 25  # in which the end of speech is not drawn after an early end
 SEED_STRIDE = 0x9E3779B97F4A7C15  # between the seeds of retries
 
@@ -74,9 +75,19 @@ class RetryState:
         self.kept = np.concatenate(self._codes)[:num_frames]
         self._codes = [self.kept]
 
-    def mask_end(self, num_ids_left: int) -> None:
-        """Do not draw the end of speech in the next frames, as `num_ids_left` are not spoken."""
-        self._num_masked = min(MAX_MASKED_FRAMES, num_ids_left // 2)
+    def begin(self, follower: TextFollower, fault: Fault, num_retries: int) -> int | None:
+        """Rewind the follower. Returns the first frame to make again.
+
+        None after too many retries, or if all is final. In the next frames, the end of speech is
+        not drawn, as some text is not spoken.
+        """
+        if num_retries >= MAX_RETRIES:
+            return None
+        if (frame := follower.resume_frame(fault, num_retries)) is None:
+            return None
+        follower.rewind(frame)
+        self._num_masked = min(MAX_MASKED_FRAMES, follower.num_left // 2)
+        return frame
 
     def admission(
         self,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,24 +15,16 @@ from numpy.typing import NDArray
 
 from vivace.backends.base import Admission, Loudness, Places, Samples, Slot, SlotStatus
 from vivace.engine.turn_report import TurnHook
-from vivace.engine.utterances.follower import (
-    Fault,
-    TextFollower,
-    TextId,
-    WordCheck,
-    num_needed,
-    num_settled,
-)
+from vivace.engine.utterances.follower import Fault, MarkIds, TextFollower, WordCheck
 from vivace.engine.utterances.frame_block import FrameBlock
 from vivace.engine.utterances.guard import SoundState, frame_budget
+from vivace.engine.utterances.look_ahead import num_needed, num_settled
 from vivace.engine.utterances.retry import RetryState, find_wrong_frame
 from vivace.engine.utterances.state import STATE_OF, State
 from vivace.errors import NumericError
 from vivace.prompt import Prompt
 from vivace.speech import FinishReason, SamplingParams
 
-MarkIds = Callable[[Sequence[int]], Iterable[TextId]]
-MAX_RETRIES = 3  # of one utterance
 MAX_SILENT_FRAMES = 12  # at the start, for which turns are shortened
 
 
@@ -272,13 +264,11 @@ class Utterance:
         """Begin a retry. Returns its first frame; None after too many, or if all is final."""
         follower = self.follower
         assert follower is not None
-        if self.num_retries >= MAX_RETRIES or self.is_over_budget:
+        if self.is_over_budget:
             return None
-        if (frame := follower.resume_frame(fault, self.num_retries)) is None:
+        if (frame := self._retry.begin(follower, fault, self.num_retries)) is None:
             return None
         self.num_retries += 1
-        follower.rewind(frame)
-        self._retry.mask_end(follower.num_left)
         self._sound.restart_stall()
         self.num_made = self.num_rendered = frame
         self._state = State.RETRYING

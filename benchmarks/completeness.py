@@ -34,7 +34,7 @@ from words import count_errors
 
 from vivace import TTS
 from vivace.cli.bench.machine import machine
-from vivace.engine.follower import MIN_SHARE
+from vivace.engine.utterances.follower import MIN_SHARE
 from vivace.speech import SAMPLE_RATE
 
 Row = dict[str, Any]

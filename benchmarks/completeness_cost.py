@@ -23,7 +23,7 @@ from engine import random_tts
 from report import read_sizes, write_report
 
 from vivace.cli.bench.machine import machine
-from vivace.engine import follower, utterance
+from vivace.engine.utterances import follower, retry
 from vivace.model.config import Head
 from vivace.tts import TTS
 
@@ -54,7 +54,7 @@ def load(arguments: argparse.Namespace) -> TTS:
             backend=arguments.backend,
             max_streams=max(arguments.streams),
         )
-    utterance.MAX_RETRIES = 0
+    retry.MAX_RETRIES = 0
     follower.TAIL_FRAMES = 10**9
     return random_tts(
         arguments.shape,

@@ -26,9 +26,9 @@ from vivace.cli.bench.bench import check, deliver, measure, num_slots
 from vivace.cli.bench.latency import Subject
 from vivace.cli.parser import build_parser
 from vivace.device.choice import pick_device, pick_dtype
+from vivace.engine.checkpoints.loaded import LoadedCheckpoint, Runtime
 from vivace.engine.engine import Engine
 from vivace.engine.limits import EngineLimits
-from vivace.engine.loaded import LoadedCheckpoint, Runtime
 from vivace.model.codec import Codec
 from vivace.model.config import check_weights
 from vivace.model.config_file import parse_model_config

@@ -39,11 +39,11 @@ from vivace.backends.cuda_graph.codec import graphs as codec_graphs
 from vivace.backends.cuda_graph.slots.table import RING, Status
 from vivace.checkpoint import EMBEDDED
 from vivace.cli.bench.machine import machine
-from vivace.engine import completeness
+from vivace.engine.checkpoints import attention
 from vivace.engine.limits import EngineLimits
-from vivace.engine.stream import Stream
-from vivace.engine.utterance_steps import Wait
-from vivace.engine.worker import EngineWorker
+from vivace.engine.streams.stream import Stream
+from vivace.engine.turns.worker import EngineWorker
+from vivace.engine.utterances.steps import Wait
 from vivace.serve.garbage_collection import collect_less_often
 from vivace.tts import TTS
 
@@ -247,7 +247,7 @@ def advance(stream: Stream) -> bool:
 
 def main() -> None:
     arguments = parse()
-    completeness.MAX_TRIES = 0  # searches no attention head
+    attention.MAX_TRIES = 0  # searches no attention head
     rows = []
     for num_streams in arguments.streams:
         rows += measure(num_streams, arguments)

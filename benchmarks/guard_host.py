@@ -30,8 +30,9 @@ from report import read_sizes, write_report
 
 from vivace.backends.base import Admission, Frames, Places, Rendered, Slot, SlotStatus
 from vivace.cli.bench.machine import machine
-from vivace.engine import completeness, follower, utterance
-from vivace.engine.stream import Stream
+from vivace.engine.checkpoints import attention
+from vivace.engine.streams.stream import Stream
+from vivace.engine.utterances import follower, retry
 from vivace.model.config import Head
 from vivace.tts import TTS
 
@@ -124,9 +125,9 @@ class PreparedBackend:
 
 def main() -> None:
     arguments = parse()
-    utterance.MAX_RETRIES = 0  # as in benchmarks/completeness_cost.py
+    retry.MAX_RETRIES = 0  # as in benchmarks/completeness_cost.py
     follower.TAIL_FRAMES = 10**9
-    completeness.MAX_TRIES = 0  # the runs without the check search no head
+    attention.MAX_TRIES = 0  # the runs without the check search no head
     rows = []
     for is_random in (False, True):
         for num_streams in arguments.streams:
@@ -149,7 +150,7 @@ def parse() -> argparse.Namespace:
 
 def measure(num_streams: int, is_random: bool, arguments: argparse.Namespace) -> dict[str, Any]:
     backend = PreparedBackend(is_random, max_streams=num_streams)
-    with patch("vivace.engine.loading.build_backend", lambda *_: backend):
+    with patch("vivace.engine.checkpoints.loading.build_backend", lambda *_: backend):
         tts = TTS.load(device="cpu", max_streams=num_streams)
     tts.engine._thread = current_thread()  # turns are run here, not in a second thread
     seconds: dict[bool, list[float]] = {True: [], False: []}

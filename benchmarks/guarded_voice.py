@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from vivace import TTS
 from vivace.backends.base import Frames, Slot
 from vivace.backends.host import HostBackend
-from vivace.engine.completeness import IdMarker, SpokenWords
-from vivace.engine.follower import Fault, TextFollower
-from vivace.engine.frame_block import FrameBlock, join_blocks
-from vivace.engine.reader import UtteranceReader
-from vivace.engine.utterance import Utterance
+from vivace.engine.utterances.completeness import IdMarker, SpokenWords
+from vivace.engine.utterances.follower import Fault, TextFollower
+from vivace.engine.utterances.frame_block import FrameBlock, join_blocks
+from vivace.engine.utterances.reader import UtteranceReader
+from vivace.engine.utterances.utterance import Utterance
 from vivace.options import SpeechOptions
 from vivace.prompt import Prompt
 from vivace.script.request import Request

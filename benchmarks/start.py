@@ -162,7 +162,7 @@ def start_here(order: dict[str, Any]) -> dict[str, Any]:
         timeline.watch()
     import vivace.tts
     from vivace.checkpoint import Checkpoint
-    from vivace.engine import loading
+    from vivace.engine.checkpoints import loading
 
     end_phase("import_vivace")
     for owner, name in (

@@ -41,9 +41,9 @@ from vivace.backends.cuda_graph.codec import operands as codec_operands
 from vivace.cli.bench.latency import Subject
 from vivace.cli.bench.load import measure_throughput
 from vivace.cli.bench.machine import machine
+from vivace.engine.checkpoints.loaded import LoadedCheckpoint, Runtime
 from vivace.engine.engine import Engine
 from vivace.engine.limits import PACES, EngineLimits, Pace, Profile
-from vivace.engine.loaded import LoadedCheckpoint, Runtime
 from vivace.serve.garbage_collection import collect_less_often
 from vivace.tts import TTS
 
@@ -52,7 +52,7 @@ CONSTANTS = {  # by setting
     "share": (f"{GRAPHS}.codec.fused.SHARE",),
     "waves": (f"{GRAPHS}.codec.operands.MANY_WAVES",),
     "pass": (f"{GRAPHS}.buckets.CODEC_PASS", f"{GRAPHS}.codec.graphs.CODEC_PASS"),
-    "turn": ("vivace.engine.scheduler.PACES",),
+    "turn": ("vivace.engine.turns.scheduler.PACES",),
     "ahead": (f"{GRAPHS}.step.LOOKAHEAD",),
 }
 PROFILE: Profile = "balanced"

@@ -29,7 +29,7 @@ WATCHED: dict[str, tuple[str, ...]] = {
     "vivace.tts": ("TTS.load",),
     "vivace.device.choice": ("pick_device",),
     "vivace.device.gpu_start": ("_retain_context", "_load_libraries"),
-    "vivace.engine.loading": ("open_checkpoint", "load_with_torch"),
+    "vivace.engine.checkpoints.loading": ("open_checkpoint", "load_with_torch"),
     "vivace.backends": ("import_backends", "build_backend"),
     "vivace.text.tokenizer": ("_read_vocab", "_read_merges", "_build_bpe"),
     "vivace.checkpoint": ("Checkpoint.load_model", "Checkpoint.load_codec"),

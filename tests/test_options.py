@@ -91,7 +91,9 @@ def test_invalid_chunk_frames_are_rejected_without_effect_on_other_streams(tts: 
 
 
 def test_drawn_seed_is_exact_as_a_float(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vivace.engine.loaded.secrets.randbelow", lambda below: below - 1)
+    monkeypatch.setattr(
+        "vivace.engine.checkpoints.loaded.secrets.randbelow", lambda below: below - 1
+    )
     assert tts.speak(TEXT, max_frames=1).usage.seed == 2**53 - 1
     assert tts.speak(TEXT, max_frames=1, seed=2**63 - 1).usage.seed == 2**63 - 1
 
@@ -224,7 +226,7 @@ def test_stall_is_trimmed_before_speed_is_changed(
     tts: TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "vivace.engine.guard.StallDetector.observe",
+        "vivace.engine.utterances.guard.StallDetector.observe",
         lambda self, codes, samples: 10 if len(codes) else 0,
     )
     plain = tts.speak("Stuck.", seed=1, min_frames=100)

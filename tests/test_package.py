@@ -35,21 +35,33 @@ LAYERS = {
     "cli": 8,
     "__main__": 9,
 }  # fmt: skip
-# The parts of `serve`: its packages, and the modules beside them. The same rule applies to them.
-SERVE_LAYERS = {
-    "errors": 0, "settings": 0, "peers": 0, "garbage_collection": 0,
-    "setting_sources": 1, "observability": 1, "input": 1,
-    "models": 2,
-    "streams": 3,
-    "context": 4,
-    "speaking": 5,
-    "http": 6,
-    "routes": 7, "page": 7,
-    "sockets": 8, "wyoming": 8,
-    "app": 9,
-    "server": 10,
-    "processes": 11, "ray_replica": 11,
-    "ray_app": 12,
+# The parts of these packages: the packages in them, and the modules beside those. The same rule
+# applies to them.
+PARTS = {
+    "engine": {
+        "limits": 0, "turn_report": 0,
+        "utterances": 1,
+        "turns": 2, "streams": 2,
+        "engine": 3,
+        "checkpoints": 4,
+        "synthesizer": 5,
+        "dialogues": 6,
+    },
+    "serve": {
+        "errors": 0, "settings": 0, "peers": 0, "garbage_collection": 0,
+        "setting_sources": 1, "observability": 1, "input": 1,
+        "models": 2,
+        "streams": 3,
+        "context": 4,
+        "speaking": 5,
+        "http": 6,
+        "routes": 7, "page": 7,
+        "sockets": 8, "wyoming": 8,
+        "app": 9,
+        "server": 10,
+        "processes": 11, "ray_replica": 11,
+        "ray_app": 12,
+    },
 }  # fmt: skip
 WITHIN_LOWEST_LAYER = {
     ("speech", "errors"),
@@ -156,26 +168,24 @@ def top_level(module: str) -> str:
     return module.split(".")[1] if "." in module else ""
 
 
-def part_of_server(module: str) -> str:
-    """The package or module directly in `vivace.serve` that contains `module`; empty elsewhere."""
+def part_of(module: str, package: str) -> str:
+    """The package or module directly in `package` that contains `module`; empty elsewhere."""
     names = module.split(".")
-    return names[2] if names[:2] == ["vivace", "serve"] and len(names) > 2 else ""
+    return names[2] if names[:2] == ["vivace", package] and len(names) > 2 else ""
 
 
-def find_breaches_in_server(name: str, source: str, known: Container[str]) -> list[str]:
-    """The imports of the module `name` from other parts of the server that are not lower."""
+def find_breaches_of_parts(name: str, source: str, known: Container[str]) -> list[str]:
+    """The imports of the module `name` from parts of its own package that are not lower."""
     modules = imported_modules(parse(source), known)
-    return [
-        f"{name} imports {module}"
-        for module in modules
-        if not may_import_in_server(part_of_server(name), part_of_server(module))
-    ]
+    return [f"{name} imports {module}" for module in modules if not may_import_part(name, module)]
 
 
-def may_import_in_server(importer: str, imported: str) -> bool:
-    if importer == imported or not importer or not imported:
+def may_import_part(importer: str, imported: str) -> bool:
+    package = top_level(importer)
+    own, other = part_of(importer, package), part_of(imported, package)
+    if package not in PARTS or own == other or not own or not other:
         return True
-    return SERVE_LAYERS[imported] < SERVE_LAYERS[importer]
+    return PARTS[package][other] < PARTS[package][own]
 
 
 def find_breaches(name: str, source: str) -> list[str]:
@@ -270,17 +280,18 @@ def test_modules_import_only_lower_layers_and_own_package() -> None:
     assert breaches == []
 
 
-def test_every_part_of_the_server_has_a_layer() -> None:
-    parts = {part_of_server(module_name(path)) for path in MODULES} - {""}
-    assert parts == SERVE_LAYERS.keys()
+@pytest.mark.parametrize("package", PARTS)
+def test_every_part_of_a_package_has_a_layer(package: str) -> None:
+    parts = {part_of(module_name(path), package) for path in MODULES} - {""}
+    assert parts == PARTS[package].keys()
 
 
-def test_parts_of_the_server_import_only_lower_parts() -> None:
+def test_parts_of_packages_import_only_lower_parts() -> None:
     sources = {module_name(path): path.read_text() for path in MODULES}
     breaches = [
         breach
         for name, source in sources.items()
-        for breach in find_breaches_in_server(name, source, sources)
+        for breach in find_breaches_of_parts(name, source, sources)
     ]
     assert breaches == []
 
@@ -296,11 +307,18 @@ def test_parts_of_the_server_import_only_lower_parts() -> None:
         "if TYPE_CHECKING:\n    from vivace.serve.context import ServeContext",
     ],
 )
-def test_import_of_higher_part_of_the_server_is_detected(source: str) -> None:
+def test_import_of_higher_part_is_detected(source: str) -> None:
     known = {module_name(path) for path in MODULES}
-    found = find_breaches_in_server("vivace.serve.streams.active", source, known)
+    found = find_breaches_of_parts("vivace.serve.streams.active", source, known)
     assert len(found) == 1
-    assert find_breaches_in_server("vivace.serve.app", source, known) == []
+    assert find_breaches_of_parts("vivace.serve.app", source, known) == []
+
+
+def test_import_of_part_in_the_same_layer_is_detected() -> None:
+    known = {module_name(path) for path in MODULES}
+    source = "from vivace.engine.turns.worker import EngineWorker"
+    assert len(find_breaches_of_parts("vivace.engine.streams.stream", source, known)) == 1
+    assert find_breaches_of_parts("vivace.engine.turns.wait", source, known) == []
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import { noiseOf } from "./sampling.js";
 
 export const CHUNKS = [1, 2, 4, 8]; // frames of each chunk; the last size repeats
 const FORMAT_VERSION = 1;
-const FRAMES_PER_ID = 12, MIN_BUDGET = 192; // as in `vivace.engine.guard`
+const FRAMES_PER_ID = 12, MIN_BUDGET = 192; // as in `vivace.engine.utterances.guard`
 
 // Throws unless this page can run the exported voice.
 export function checkManifest(manifest) {

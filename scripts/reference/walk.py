@@ -20,8 +20,10 @@ CLASSES: dict[str, tuple[str, ...] | None] = {
     "vivace.TTS": None,
     "vivace.Audio": None,
     "vivace.AudioChunk": None,
-    "vivace.engine.stream.Stream": ("collect", "close", "usage", "skipped"),
-    "vivace.engine.async_stream.AsyncStream": ("collect", "aclose", "usage", "finish_reason"),
+    "vivace.engine.streams.stream.Stream": ("collect", "close", "usage", "skipped"),
+    "vivace.engine.streams.async_stream.AsyncStream": (
+        *("collect", "aclose", "usage", "finish_reason"),
+    ),
     "vivace.dialogue.talk.Dialogue": ("speakers", "tracks", "save_tracks"),
     "vivace.dialogue.stream.DialogueChunk": None,
     "vivace.dialogue.stream.DialogueStream": ("close", "usage"),

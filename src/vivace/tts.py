@@ -19,15 +19,17 @@ from vivace.backends.base import CodecPrecision
 from vivace.checkpoint import find_folder
 from vivace.dialogue.stream import DialogueStream
 from vivace.dialogue.talk import Dialogue
-from vivace.engine.adapted import AdapterPaths, read_adapters
-from vivace.engine.adapted import mixable_adapters as mixable_adapters  # for vivace.serve
-from vivace.engine.async_stream import AsyncStream
+from vivace.engine.checkpoints.adapted import AdapterPaths, read_adapters
+from vivace.engine.checkpoints.adapted import (
+    mixable_adapters as mixable_adapters,  # for vivace.serve
+)
+from vivace.engine.checkpoints.loaded import LoadedCheckpoint
+from vivace.engine.checkpoints.loading import LoadSettings, load_checkpoint
 from vivace.engine.dialogues import DialogueLines, speak_dialogue, stream_dialogue
 from vivace.engine.engine import Engine
 from vivace.engine.limits import EngineLimits, Profile
-from vivace.engine.loaded import LoadedCheckpoint
-from vivace.engine.loading import LoadSettings, load_checkpoint
-from vivace.engine.stream import Stream
+from vivace.engine.streams.async_stream import AsyncStream
+from vivace.engine.streams.stream import Stream
 from vivace.engine.synthesizer import Synthesizer
 from vivace.hub import local_folder
 from vivace.mark.levels import DEFAULT_MARK

@@ -19,9 +19,9 @@ from vivace.backends.cuda_graph.slots.pages import PAGE, PagePool, num_pages
 from vivace.backends.cuda_graph.slots.reservations import FIRM
 from vivace.backends.cuda_graph.slots.table import GraphSlot
 from vivace.engine.engine import Engine
-from vivace.engine.guard import frame_budget
-from vivace.engine.reader import UtteranceReader
-from vivace.engine.utterance import Utterance
+from vivace.engine.utterances.guard import frame_budget
+from vivace.engine.utterances.reader import UtteranceReader
+from vivace.engine.utterances.utterance import Utterance
 from vivace.errors import BackendFullError
 from vivace.prompt import Prompt, build_prompt
 from vivace.speech import SamplingParams

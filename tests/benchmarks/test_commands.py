@@ -24,9 +24,10 @@ from tests.support.serving import Running
 from vivace.backends.cpu.build import find_refusal, load_library
 from vivace.backends.cpu.codec import pack_decoder
 from vivace.checkpoint import EMBEDDED, load_codec
-from vivace.engine import completeness, follower, utterance
+from vivace.engine.checkpoints import attention
 from vivace.engine.limits import EngineLimits
-from vivace.engine.scheduler import Scheduler
+from vivace.engine.turns.scheduler import Scheduler
+from vivace.engine.utterances import follower, retry
 
 SENTENCES = ("Yes.", "It rained.", "We stayed.", "Nobody came.")
 WITHOUT_HELP = ("targets.py", "sanitized.py")  # their only arguments are positional
@@ -63,9 +64,9 @@ def fixed_judges(monkeypatch: pytest.MonkeyPatch) -> None:
 def restored_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Restores limits of the completeness check that two benchmarks change."""
     for module, name in (
-        (utterance, "MAX_RETRIES"),
+        (retry, "MAX_RETRIES"),
         (follower, "TAIL_FRAMES"),
-        (completeness, "MAX_TRIES"),
+        (attention, "MAX_TRIES"),
     ):
         monkeypatch.setattr(module, name, getattr(module, name))
 

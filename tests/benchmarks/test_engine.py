@@ -57,7 +57,7 @@ def test_completeness_cost_benchmark_loads_random_weights_of_a_released_shape(
     benchmark: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cost = load_script(ROOT / "benchmarks" / "completeness_cost.py")
-    monkeypatch.setattr(cost.utterance, "MAX_RETRIES", cost.utterance.MAX_RETRIES)
+    monkeypatch.setattr(cost.retry, "MAX_RETRIES", cost.retry.MAX_RETRIES)
     monkeypatch.setattr(cost.follower, "TAIL_FRAMES", cost.follower.TAIL_FRAMES)
     turn = ["--device", "cpu", "--backend", "eager", "--streams", "1"]
     monkeypatch.setattr(sys, "argv", ["completeness_cost.py", "0.6B-CustomVoice", *turn])

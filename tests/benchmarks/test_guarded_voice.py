@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.project import ROOT, load_script
 from vivace import TTS
-from vivace.engine.follower import MIN_SHARE
+from vivace.engine.utterances.follower import MIN_SHARE
 
 GuardedVoice = Any  # of benchmarks/guarded_voice.py
 

@@ -245,7 +245,7 @@ def test_speech_that_does_not_end_is_retried_once(
         return stream(*arguments)
 
     monkeypatch.setattr(Synthesizer, "stream", counted)
-    monkeypatch.setattr("vivace.engine.utterance.frame_budget", lambda num_ids: 12)
+    monkeypatch.setattr("vivace.engine.utterances.utterance.frame_budget", lambda num_ids: 12)
     code = run_here("Hello.", "-o", "x.wav", *ENDLESS)
     assert_fails(code, capsys, "did not end by itself or was silent, twice; .*a seed")
     assert not (tmp_path / "x.wav").exists()
@@ -256,7 +256,7 @@ def test_file_with_seed_equals_speak(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "vivace.engine.guard.StallDetector.observe",
+        "vivace.engine.utterances.guard.StallDetector.observe",
         lambda self, codes, samples: 4 if len(codes) else 0,
     )
     assert run_here("Hello.", "-o", "x.wav", *ENDLESS, "--seed=1", "--device=cpu") == 3

@@ -11,8 +11,7 @@ import pytest
 from tests.support.cli_harness import Captured, run_here
 from tests.support.scripted_attention import Course, FollowedBackend, correct, early_end
 from vivace.cli.messages import INCOMPLETE, describe_missing
-from vivace.engine.retry import retry_seed
-from vivace.engine.utterance import MAX_RETRIES
+from vivace.engine.utterances.retry import MAX_RETRIES, retry_seed
 from vivace.recogniser import Verification
 from vivace.speech import Usage, total_completeness
 
@@ -28,7 +27,7 @@ def lose(places: list[int]) -> list[int]:
 
 def use(monkeypatch: pytest.MonkeyPatch, **options: Any) -> FollowedBackend:
     backend = FollowedBackend(**options)
-    monkeypatch.setattr("vivace.engine.loading.build_backend", lambda *_: backend)
+    monkeypatch.setattr("vivace.engine.checkpoints.loading.build_backend", lambda *_: backend)
     return backend
 
 

@@ -31,7 +31,7 @@ def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def backend(monkeypatch: pytest.MonkeyPatch) -> ScriptedSpeech:
     backend = ScriptedSpeech(default=Plan(8), max_streams=4)
-    monkeypatch.setattr("vivace.engine.loading.build_backend", lambda *_: backend)
+    monkeypatch.setattr("vivace.engine.checkpoints.loading.build_backend", lambda *_: backend)
     monkeypatch.setattr("tests.support.scripted_tts.NUM_CODEBOOKS", 6)
     return backend
 

@@ -11,7 +11,7 @@ import pytest
 from tests.support.cli_harness import LIMIT_S, LONG_TEXT, Captured, say, start, wait_until
 from vivace.audio.clip import AudioChunk
 from vivace.audio.files import read_audio
-from vivace.engine.stream import Stream
+from vivace.engine.streams.stream import Stream
 
 
 @pytest.mark.parametrize("name", ["x.wav", pytest.param("x.flac", marks=pytest.mark.ci), "x.mp3"])

@@ -18,7 +18,7 @@ from tests.support.official_calls import GOLDEN, OfficialItem, official_items
 from tests.support.project import ROOT, load_script
 from tests.support.slots import plain_backend
 from vivace.compat import Qwen3TTSModel, VoiceClonePromptItem
-from vivace.engine.stream import Stream
+from vivace.engine.streams.stream import Stream
 from vivace.errors import TextTooLongError
 from vivace.speech import BOUNDS, SamplingParams
 

@@ -12,7 +12,7 @@ import pytest
 from vivace.audio.clip import AudioChunk
 from vivace.compat.chunks import _ReadAhead
 from vivace.compat.speaking import open_stream, request
-from vivace.engine.stream import Stream
+from vivace.engine.streams.stream import Stream
 from vivace.errors import StreamClosedError
 from vivace.tts import TTS
 
@@ -35,7 +35,7 @@ def spoken(tts: TTS, **sampling: Any) -> tuple[int, str | None]:
 
 def test_only_speech_without_a_limit_is_guarded(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "vivace.engine.guard.StallDetector.observe",
+        "vivace.engine.utterances.guard.StallDetector.observe",
         lambda self, codes, samples: len(codes),  # every frame is a stall
     )
     assert spoken(tts, max_frames=40) == (40, "length")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from vivace.compat import Qwen3TTSModel
-from vivace.engine.stream import Stream
+from vivace.engine.streams.stream import Stream
 from vivace.tts import TTS
 
 

@@ -66,7 +66,7 @@ def test_batched_lines_equal_single_lines(
     options = {**OPTIONS, "min_frames": 20, "max_frames": 20}  # three turns
     expected = tts.dialogue(TALK, **options)
     monkeypatch.setattr(
-        "vivace.engine.loading.build_backend",
+        "vivace.engine.checkpoints.loading.build_backend",
         lambda name, model, codec, room: EagerBackend(model, codec, max_streams=3, pass_rows=4),
     )
     with TTS.load(tiny_folder / "custom_voice", device="cpu") as together:
@@ -142,7 +142,7 @@ def test_next_line_is_generated_while_the_current_is_read(
     options = {**OPTIONS, "min_frames": 20, "max_frames": 20}
     expected = [chunk.codes for chunk in tts.stream_dialogue(TALK, **options)]
     monkeypatch.setattr(
-        "vivace.engine.loading.build_backend",
+        "vivace.engine.checkpoints.loading.build_backend",
         lambda name, model, codec, room: EagerBackend(model, codec, max_streams=3, pass_rows=4),
     )
     with TTS.load(tiny_folder / "custom_voice", device="cpu") as together:

@@ -43,7 +43,9 @@ def test_python_example_runs(
 
     monkeypatch.setattr("vivace.tts.find_folder", stand_in)
     if "Qwen/" in code:  # tiny checkpoints seldom end their speech
-        monkeypatch.setattr("vivace.engine.utterance.frame_budget", lambda num_ids: MOST_FRAMES)
+        monkeypatch.setattr(
+            "vivace.engine.utterances.utterance.frame_budget", lambda num_ids: MOST_FRAMES
+        )
     monkeypatch.setenv("VIVACE_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}

@@ -25,10 +25,10 @@ from tests.support.scripted_backend import (
 )
 from vivace.backends.base import Frames, Slot
 from vivace.engine.engine import Engine
-from vivace.engine.frame_block import FrameBlock
 from vivace.engine.limits import PACES, EngineLimits
-from vivace.engine.scheduler import Plan, Scheduler
-from vivace.engine.utterance import Utterance
+from vivace.engine.turns.scheduler import Plan, Scheduler
+from vivace.engine.utterances.frame_block import FrameBlock
+from vivace.engine.utterances.utterance import Utterance
 from vivace.errors import EngineError, NumericError, QueueFullError, RequestError
 from vivace.speech import SamplingParams
 

@@ -14,8 +14,8 @@ import pytest
 from tests.support.scripted_backend import ScriptedBackend, open_blocks, wait_until
 from vivace.backends.base import Frames, Slot
 from vivace.engine.engine import Engine
-from vivace.engine.frame_block import FrameBlock
 from vivace.engine.limits import EngineLimits
+from vivace.engine.utterances.frame_block import FrameBlock
 from vivace.errors import EngineError
 
 SOON_S = 60.0

@@ -23,8 +23,8 @@ from tests.support.scripted_backend import (
 from vivace import TTS
 from vivace.backends.base import Frames, Samples, Slot
 from vivace.engine.engine import Engine
-from vivace.engine.frame_block import FrameBlock
 from vivace.engine.limits import EngineLimits
+from vivace.engine.utterances.frame_block import FrameBlock
 from vivace.errors import TTSError
 from vivace.prompt import Prompt
 from vivace.speech import SamplingParams
@@ -244,7 +244,7 @@ def test_lost_context_breaks_the_engine_with_fresh_errors(
     readers = [StreamReader(engine, seed) for seed in range(3)]
     for listener in readers:
         listener.read(1)
-    monkeypatch.setattr("vivace.engine.worker.is_context_lost", lambda: True)
+    monkeypatch.setattr("vivace.engine.turns.worker.is_context_lost", lambda: True)
     backend.fault = RuntimeError("CUDA error: an illegal memory access was encountered")
     for listener in readers:
         listener.read()

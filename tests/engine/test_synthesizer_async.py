@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.scripted_backend import SpeakingBackend, wait_until_empty
 from vivace import TTS, Audio
-from vivace.engine.async_stream import LoopWakers
+from vivace.engine.streams.async_stream import LoopWakers
 from vivace.errors import (
     BatchError,
     NumericError,
@@ -108,7 +108,7 @@ def test_aspeak_tries_a_runaway_again_and_then_raises(
     tts: TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "vivace.engine.guard.StallDetector.observe",
+        "vivace.engine.utterances.guard.StallDetector.observe",
         lambda self, codes, samples: 10 if len(codes) else 0,
     )
     with pytest.raises(RunawayError, match="twice"):

@@ -18,7 +18,7 @@ from tests.support.tiny import Tiny
 from vivace.backends.cuda_graph import backend as backend_module
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.slots.pages import PAGE
-from vivace.engine.guard import frame_budget
+from vivace.engine.utterances.guard import frame_budget
 from vivace.errors import BackendFullError
 from vivace.model.codec import Codec
 from vivace.model.config_file import parse_model_config

@@ -57,7 +57,9 @@ def test_example_program_of_a_guide_runs(
     if name != "callbacks" or "langchain" in code:
         pytest.importorskip(NEEDED[name])
     install_loudspeaker(monkeypatch)
-    monkeypatch.setattr("vivace.engine.loading.build_backend", lambda *_: served.backend)
+    monkeypatch.setattr(
+        "vivace.engine.checkpoints.loading.build_backend", lambda *_: served.backend
+    )
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     monkeypatch.chdir(tmp_path)
     address = str(served.voice).removeprefix("http://")

@@ -51,7 +51,7 @@ def scope() -> Any:
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> ScriptedSpeech:
     backend = ScriptedSpeech()
-    monkeypatch.setattr("vivace.engine.loading.build_backend", lambda *_: backend)
+    monkeypatch.setattr("vivace.engine.checkpoints.loading.build_backend", lambda *_: backend)
     return backend
 
 

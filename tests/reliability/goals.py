@@ -98,7 +98,7 @@ GOALS = (
             f"{HERE}/test_isolation.py",
             "tests/backends/test_backends.py",
             "tests/backends/test_prefill.py",
-            "tests/engine/test_stream.py::test_other_streams_do_not_change_audio",
+            "tests/engine/streams/test_stream.py::test_other_streams_do_not_change_audio",
         ),
         (
             "test_control_shared_random_generator_is_detected",
@@ -145,7 +145,7 @@ GOALS = (
     Goal(
         "G11",
         "runaway",
-        (f"{HERE}/test_runaway.py", "tests/engine/test_guard.py"),
+        (f"{HERE}/test_runaway.py", "tests/engine/utterances/test_guard.py"),
         (
             "test_control_engine_without_runaway_guard_is_detected",
             "test_control_tight_frame_budget_is_detected",

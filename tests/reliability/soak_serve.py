@@ -84,7 +84,7 @@ def run(flags: list[str]) -> int:
     if "--leak" in chosen:
         Streams.open = Leak().wrap(Streams.open)  # type: ignore[method-assign]
     backend = ScriptedSpeech(default=Plan(8), step_s=0.002)
-    scripted = patch("vivace.engine.loading.build_backend", lambda *_: backend)
+    scripted = patch("vivace.engine.checkpoints.loading.build_backend", lambda *_: backend)
     Server.serve = watched(Server.serve)  # type: ignore[method-assign]
     with scripted if "--scripted" in chosen else nullcontext():
         return main(["serve", *(flag for flag in flags if flag not in chosen)])

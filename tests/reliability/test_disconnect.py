@@ -31,7 +31,7 @@ from tests.support.scripted_tts import SAMPLES_PER_FRAME, Plan, ScriptedSpeech
 from tests.support.serving import Running, running
 from tests.support.websocket_client import wait_until
 from vivace.backends.base import Frames, Samples, Slot
-from vivace.engine.worker import EngineWorker
+from vivace.engine.turns.worker import EngineWorker
 from vivace.prompt import Prompt
 from vivace.serve.http import response as response_module
 from vivace.serve.http.half_close import POLL_S, PROBE_AFTER_S

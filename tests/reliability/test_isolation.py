@@ -24,7 +24,7 @@ from tests.support.recording_backend import assert_same_audio
 from vivace import TTS, Audio
 from vivace.audio.clip import AudioChunk
 from vivace.backends.eager import EagerBackend
-from vivace.engine.stream import Stream
+from vivace.engine.streams.stream import Stream
 from vivace.sampling import NoiseTable
 from vivace.voices.cache import EnrolmentKey
 from vivace.voices.voice import Voice
@@ -48,7 +48,7 @@ def tts(tiny_folder: Path, request: pytest.FixtureRequest) -> Iterator[TTS]:
         return EagerBackend(model, codec, max_streams=1 + MOST_NEIGHBOURS, pass_rows=request.param)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vivace.engine.loading.build_backend", build)
+        patch.setattr("vivace.engine.checkpoints.loading.build_backend", build)
         with TTS.load(tiny_folder / "custom_voice", device="cpu") as loaded:
             yield loaded
 

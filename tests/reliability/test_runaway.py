@@ -2,7 +2,7 @@
 
 Two kinds: repeated codes (a stall), and speech beyond its frame budget. The retry of a whole speech
 is in `tests/serve/http/test_response.py`, what counts as a stall in
-`tests/engine/test_guard.py`. The control is a server without the guard.
+`tests/engine/utterances/test_guard.py`. The control is a server without the guard.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
 from tests.support.websocket_client import wait_until
 from vivace.backends.base import Frames, Slot, SlotStatus
-from vivace.engine import utterance as utterance_module
-from vivace.engine.guard import MIN_BUDGET, StallDetector, frame_budget
+from vivace.engine.utterances import utterance as utterance_module
+from vivace.engine.utterances.guard import MIN_BUDGET, StallDetector, frame_budget
 from vivace.prompt import Prompt
 from vivace.serve.settings import ServeSettings
 from vivace.speech import SamplingParams

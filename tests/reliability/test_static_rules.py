@@ -20,7 +20,8 @@ SOURCES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "scripts").rglob("*.py
 QUEUES = ("Queue", "LifoQueue", "PriorityQueue", "JoinableQueue")
 # Wake-ups of threads: their senders wait for answers, so few are queued.
 SIMPLE_QUEUES = (
-    *("vivace/engine/stream.py", "vivace/engine/batch.py", "vivace/engine/thread.py"),
+    *("vivace/engine/streams/stream.py", "vivace/engine/streams/batch.py"),
+    "vivace/engine/turns/thread.py",
     *("vivace/audio/writer.py", "vivace/remote/host.py"),
 )
 Rule = Callable[[ast.AST, str], bool]

@@ -15,7 +15,7 @@ import pytest
 from vivace import TTS
 from vivace.audio.clip import Audio, AudioChunk
 from vivace.backends.base import Frames
-from vivace.engine.stream import Stream
+from vivace.engine.streams.stream import Stream
 from vivace.prompt import Prompt
 
 TEXT_ROWS = ("text", "text; speech begins")

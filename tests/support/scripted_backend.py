@@ -13,9 +13,9 @@ import numpy as np
 from tests.support.utterances import read_blocks
 from vivace import TTS
 from vivace.backends.base import Frames, Rendered, Samples, Slot, SlotStatus, SynchronousBackend
-from vivace.engine.chunks import chunk_sizes
 from vivace.engine.engine import Engine
-from vivace.engine.frame_block import FrameBlock
+from vivace.engine.streams.chunks import chunk_sizes
+from vivace.engine.utterances.frame_block import FrameBlock
 from vivace.options import ChunkFrames
 from vivace.prompt import Prompt
 from vivace.speech import SamplingParams
@@ -51,7 +51,7 @@ class ModelFreeBackend(SynchronousBackend, Generic[S]):
 
     def load(self, *_: object, **options: Any) -> TTS:
         """The embedded voice with this backend."""
-        with patch("vivace.engine.loading.build_backend", lambda *_: self):
+        with patch("vivace.engine.checkpoints.loading.build_backend", lambda *_: self):
             return TTS.load(device="cpu", **options)
 
     def release(self, slot: Slot) -> None:

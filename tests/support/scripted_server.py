@@ -40,7 +40,7 @@ def serve(flags: list[str]) -> int:
     if flags[:1] == ["--abort"]:
         flags = flags[1:]
         Server.stop = abort  # type: ignore[assignment,method-assign]
-    with patch("vivace.engine.loading.build_backend", lambda *_: backend):
+    with patch("vivace.engine.checkpoints.loading.build_backend", lambda *_: backend):
         return main(["serve", "--port=0", "--live=word", *flags])
 
 

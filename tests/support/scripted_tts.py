@@ -90,7 +90,10 @@ class ScriptedSpeech(SynchronousBackend):
 
     def load(self, spec: ModelSpec) -> TTS:
         """A loader for `serving.running`: the embedded voice's text with this backend."""
-        with patch("vivace.engine.loading.build_backend", lambda *_: self), weights_shared():
+        with (
+            patch("vivace.engine.checkpoints.loading.build_backend", lambda *_: self),
+            weights_shared(),
+        ):
             tts = TTS.load(device="cpu", max_streams=self.max_streams, max_queue=self.max_queue)
         config = tts.checkpoint.config
         reading = replace(config.reading_config, live=self.live)

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from queue import SimpleQueue
 
 from vivace.backends.base import Backend
-from vivace.engine.chunks import WHOLE, chunk_sizes
 from vivace.engine.engine import Engine
-from vivace.engine.frame_block import FrameBlock, join_blocks
-from vivace.engine.reader import UtteranceReader
-from vivace.engine.utterance import Utterance
+from vivace.engine.streams.chunks import WHOLE, chunk_sizes
+from vivace.engine.utterances.frame_block import FrameBlock, join_blocks
+from vivace.engine.utterances.reader import UtteranceReader
+from vivace.engine.utterances.utterance import Utterance
 from vivace.prompt import Prompt
 from vivace.speech import SamplingParams
 

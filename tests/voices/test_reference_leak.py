@@ -17,8 +17,8 @@ from tests.support.examples import examples
 from tests.support.slots import plain_backend
 from vivace import TTS
 from vivace.backends.base import Frames
-from vivace.engine.frame_block import FrameBlock
-from vivace.engine.utterance_steps import BlockSteps, drop_leak
+from vivace.engine.utterances.frame_block import FrameBlock
+from vivace.engine.utterances.steps import BlockSteps, drop_leak
 from vivace.voices.reference_leak import leaked_frames, may_leak, shares_words
 
 Codes = NDArray[np.int64]

@@ -26,7 +26,7 @@ from vivace.speech import FinishReason, Usage, Word, join_words, move_words
 
 if TYPE_CHECKING:
     from vivace.audio.clip import AudioChunk
-    from vivace.engine.stream import Stream
+    from vivace.engine.streams.stream import Stream
     from vivace.tts import TTS
     from vivace.voices.voice import Voice
 
@@ -55,7 +55,7 @@ class Speech:
         self, sinks: Sequence[AudioSink], *, is_streamed: bool, made: list[Samples] | None = None
     ) -> None:
         """Speak into every sink. `made` collects the unmarked samples at normal speed."""
-        from vivace.engine.assemble import Effects  # imports torch
+        from vivace.engine.streams.assemble import Effects  # imports torch
 
         rate = self._tts.sample_rate
         effects = Effects(SpeedChanger(self._speed, rate), self._marking.open_stream(rate))
@@ -95,8 +95,8 @@ class Speech:
 
     def _whole(self) -> Iterator[Samples]:
         """The speech of `TTS.speak`, utterance by utterance."""
-        from vivace.engine.batch import speak_parts  # imports torch
-        from vivace.engine.chunks import WHOLE
+        from vivace.engine.streams.batch import speak_parts  # imports torch
+        from vivace.engine.streams.chunks import WHOLE
 
         options = dataclasses.replace(self._options, trim=True)
         if options.chunk_frames is RAMP:

@@ -96,7 +96,7 @@ def list_speakers(arguments: argparse.Namespace) -> None:
     checkpoint = find_checkpoint(model_name(arguments), arguments)
     if arguments.adapter is not None:
         from vivace.adapter import Adapter  # imports torch
-        from vivace.engine.adapted import with_adapter
+        from vivace.engine.checkpoints.adapted import with_adapter
 
         checkpoint = with_adapter(checkpoint, Adapter.load(arguments.adapter))
     config = checkpoint.config

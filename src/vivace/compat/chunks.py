@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from vivace.audio.clip import AudioChunk
 from vivace.compat.speaking import note_runaway, open_stream
-from vivace.engine.chunks import chunk_sizes
-from vivace.engine.stream import Stream
+from vivace.engine.streams.chunks import chunk_sizes
+from vivace.engine.streams.stream import Stream
 from vivace.errors import StreamClosedError
 from vivace.script.request import Request
 from vivace.tts import TTS

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from vivace.audio.clip import Audio
-from vivace.engine.batch import speak_batch
-from vivace.engine.chunks import TOGETHER, WHOLE
-from vivace.engine.stream import Stream, Wake
+from vivace.engine.streams.batch import speak_batch
+from vivace.engine.streams.chunks import TOGETHER, WHOLE
+from vivace.engine.streams.stream import Stream, Wake
 from vivace.errors import BatchError
 from vivace.options import RAMP, ChunkFrames, SpeechOptions
 from vivace.script.request import Request

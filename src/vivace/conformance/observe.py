@@ -29,7 +29,7 @@ from vivace.conformance.golden import (
     probe_inputs,
 )
 from vivace.device.threads import use_threads
-from vivace.engine.chunks import WHOLE
+from vivace.engine.streams.chunks import WHOLE
 from vivace.errors import NumericError
 from vivace.model.cache import KeyValueCache
 from vivace.model.conv import CausalState

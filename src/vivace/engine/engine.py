@@ -1,6 +1,6 @@
 """The engine: any thread submits utterances, one thread runs the backend for all of them.
 
-The engine's thread owns the queue, the slots and the backend (`vivace.engine.worker`). Other
+The engine's thread owns the queue, the slots and the backend (`vivace.engine.turns.worker`). Other
 threads post messages to its inbox and are woken when frames are ready; no lock is held while the
 backend works. The thread starts with the first utterance and ends soon after the last, so an idle
 engine costs nothing.
@@ -22,13 +22,13 @@ from typing import TypeVar
 from vivace.backends.base import Backend
 from vivace.device.interpreter import short_switch_interval
 from vivace.device.threads import use_threads
-from vivace.engine.client import EngineClient
 from vivace.engine.limits import EngineLimits, EngineLoad
-from vivace.engine.pipeline import BackendTimes, describe
-from vivace.engine.thread import Inbox, Message, start_thread
 from vivace.engine.turn_report import TurnHook
-from vivace.engine.utterance import Utterance
-from vivace.engine.worker import EngineWorker
+from vivace.engine.turns.pipeline import BackendTimes, describe
+from vivace.engine.turns.thread import Inbox, Message, start_thread
+from vivace.engine.turns.worker import EngineWorker
+from vivace.engine.utterances.client import EngineClient
+from vivace.engine.utterances.utterance import Utterance
 from vivace.errors import MIN_RETRY_S, EngineError, QueueFullError, counted
 from vivace.model.config import Head
 

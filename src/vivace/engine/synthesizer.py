@@ -12,12 +12,19 @@ from vivace.audio.clip import Audio
 from vivace.audio.file_mark import FileMark
 from vivace.audio.files import check_path, read_audio
 from vivace.device.threads import use_threads
-from vivace.engine.async_stream import AsyncStream, LoopWakers, run_steps_async
-from vivace.engine.batch import Steps, check_item, read_batch, read_text, run_steps, speak_batch
-from vivace.engine.chunks import TOGETHER, WHOLE
-from vivace.engine.loaded import LoadedCheckpoint
-from vivace.engine.progress import show_batch, show_progress
-from vivace.engine.stream import Stream, Wake
+from vivace.engine.checkpoints.loaded import LoadedCheckpoint
+from vivace.engine.streams.async_stream import AsyncStream, LoopWakers, run_steps_async
+from vivace.engine.streams.batch import (
+    Steps,
+    check_item,
+    read_batch,
+    read_text,
+    run_steps,
+    speak_batch,
+)
+from vivace.engine.streams.chunks import TOGETHER, WHOLE
+from vivace.engine.streams.progress import show_batch, show_progress
+from vivace.engine.streams.stream import Stream, Wake
 from vivace.errors import RequestError, UnknownVoiceError, UnsupportedRequestError
 from vivace.mark.levels import MarkLevels
 from vivace.mark.marking import NO_MARKING, Marking, MarkSource

@@ -1,7 +1,8 @@
 """Simulates one engine on one GPU turn by turn, with the real scheduler and measured times.
 
-The simulation mirrors `engine/engine.py` and `engine/pipeline.py`: it starts and collects frames,
-then renders them while the next frames are made. Times are in milliseconds of simulated time.
+The simulation mirrors `engine/engine.py` and `engine/turns/pipeline.py`: it starts and collects
+frames, then renders them while the next frames are made. Times are in milliseconds of simulated
+time.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
-from vivace.engine.chunks import chunk_sizes
 from vivace.engine.limits import EngineLimits
-from vivace.engine.scheduler import FRAME_S, Scheduler
+from vivace.engine.streams.chunks import chunk_sizes
+from vivace.engine.turns.scheduler import FRAME_S, Scheduler
 from vivace.errors import RequestError
 from vivace.options import RAMP
 from vivace.plan.figures import Figures

@@ -12,10 +12,10 @@ from vivace.adapter import Adapter
 from vivace.adapter_set import AdapterSet
 from vivace.audio.files import Recording
 from vivace.checkpoint import Checkpoint
-from vivace.engine.adapted import AdapterPaths, view_adapters, with_adapter
-from vivace.engine.completeness import OfferUtterance
-from vivace.engine.loaded import LoadedCheckpoint
-from vivace.engine.timings import OpenPass
+from vivace.engine.checkpoints.adapted import AdapterPaths, view_adapters, with_adapter
+from vivace.engine.checkpoints.loaded import LoadedCheckpoint
+from vivace.engine.utterances.completeness import OfferUtterance
+from vivace.engine.utterances.timings import OpenPass
 from vivace.remote.client import RemoteEngine, RemotePass
 from vivace.text.lexicon import Lexicon
 from vivace.voices.voice import Voice, parse_voice

@@ -19,10 +19,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from vivace.engine.client import EngineClient
 from vivace.engine.limits import EngineLoad
-from vivace.engine.timings import AttentionPass, Found, TimedFrames
-from vivace.engine.utterance import Utterance
+from vivace.engine.utterances.client import EngineClient
+from vivace.engine.utterances.timings import AttentionPass, Found, TimedFrames
+from vivace.engine.utterances.utterance import Utterance
 from vivace.errors import ClosedError, EngineError
 from vivace.prompt import Prompt
 from vivace.remote.errors import load_error

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from vivace.engine.limits import EngineLoad as EngineLoad  # for vivace.serve
 
 if TYPE_CHECKING:  # the supervisor of a server does not import PyTorch
-    from vivace.engine.client import EngineClient as EngineClient  # for vivace.serve
     from vivace.engine.engine import Engine
+    from vivace.engine.utterances.client import EngineClient as EngineClient  # for vivace.serve
 
 NUM_AHEAD = 64  # further requests from which the growth of the wait is measured
 

@@ -18,12 +18,14 @@ from queue import SimpleQueue
 from typing import Any
 
 from vivace.audio.files import Recording
+from vivace.engine.checkpoints.attention import UtteranceWords
+from vivace.engine.checkpoints.loaded import (
+    LoadedCheckpoint as LoadedCheckpoint,  # for vivace.serve
+)
 from vivace.engine.engine import Engine
-from vivace.engine.follower import TextFollower
-from vivace.engine.loaded import LoadedCheckpoint as LoadedCheckpoint  # for vivace.serve
-from vivace.engine.timings import UtteranceWords
 from vivace.engine.turn_report import TurnReport
-from vivace.engine.utterance import Utterance
+from vivace.engine.utterances.follower import TextFollower
+from vivace.engine.utterances.utterance import Utterance
 from vivace.errors import ClosedError
 from vivace.remote.errors import dump_error
 from vivace.remote.utterances import (

@@ -11,10 +11,10 @@ from typing import Any, get_args
 
 import numpy as np
 
-from vivace.engine.frame_block import FrameBlock
-from vivace.engine.timings import Found, TimedFrames
 from vivace.engine.turn_report import TurnReport
-from vivace.engine.utterance import Utterance
+from vivace.engine.utterances.frame_block import FrameBlock
+from vivace.engine.utterances.timings import Found, TimedFrames
+from vivace.engine.utterances.utterance import Utterance
 from vivace.prompt import Prompt
 from vivace.remote.errors import dump_error, load_error
 from vivace.remote.wire import LENGTH, Array, Buffer, array_bytes

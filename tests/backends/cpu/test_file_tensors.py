@@ -45,7 +45,9 @@ def light() -> Iterator[TTS]:
 def full() -> Iterator[TTS]:
     """The same backend with the weights of the PyTorch model."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vivace.engine.loading.load_without_torch", lambda *arguments: None)
+        patch.setattr(
+            "vivace.engine.checkpoints.loading.load_without_torch", lambda *arguments: None
+        )
         tts = TTS.load(backend="cpu", device="cpu")
     with tts:
         yield tts

@@ -88,7 +88,9 @@ def test_speech_equals_speech_of_the_pytorch_model(
     folder = write_quantized(tiny_folder / name, tmp_path / "made", weights)
     codes, samples, is_loaded = speak(folder)
     assert not is_loaded
-    monkeypatch.setattr("vivace.engine.loading.load_without_torch", lambda *arguments: None)
+    monkeypatch.setattr(
+        "vivace.engine.checkpoints.loading.load_without_torch", lambda *arguments: None
+    )
     wanted_codes, wanted_samples, is_loaded = speak(folder)
     assert is_loaded
     assert np.array_equal(codes, wanted_codes)

@@ -282,7 +282,7 @@ def test_fifth_crash_ends_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_lost_device_needs_a_new_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vivace.engine.worker.is_context_lost", lambda: True)
+    monkeypatch.setattr("vivace.engine.turns.worker.is_context_lost", lambda: True)
     with pytest.raises(EngineLostError, match="a new process is needed") as lost:
         crash_once(tmp_path, monkeypatch, 0)
     assert lost.value.needs_process
@@ -351,7 +351,7 @@ from vivace.cli import main, serve
 from vivace.serve.models.registry import ModelRegistry
 if serve.CRASH_STATE not in os.environ:
     import vivace.engine.engine
-    vivace.engine.worker.is_context_lost = lambda: True
+    vivace.engine.turns.worker.is_context_lost = lambda: True
 ModelRegistry._load_tts = lambda self, spec: test_crashes.CrashingSpeech().load(spec)
 sys.exit(main.main(sys.argv[1:]))
 """

@@ -15,7 +15,7 @@ import pytest
 from tests.support.scripted_attention import FollowedBackend, early_end
 from tests.support.serving import Running, running
 from tests.support.websocket_client import connected
-from vivace.engine.utterance import MAX_RETRIES
+from vivace.engine.utterances.retry import MAX_RETRIES
 from vivace.serve.observability.logs import JsonFormatter
 from vivace.serve.settings import ServeSettings
 
@@ -33,7 +33,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def _tries() -> list[int]:
-    from vivace.engine.retry import retry_seed
+    from vivace.engine.utterances.retry import retry_seed
 
     return [retry_seed(BROKEN, number) for number in range(MAX_RETRIES + 1)]
 

@@ -48,7 +48,7 @@ def server(backend: Recording, tmp_path_factory: pytest.TempPathFactory) -> Iter
     file.write_text("vivace,vee-VAH-chay\n")
     settings = resolve_settings({"port": 0, "voices": folder}, {"VIVACE_LEXICON": str(file)})
     with (
-        patch("vivace.engine.loading.build_backend", lambda *_: backend),
+        patch("vivace.engine.checkpoints.loading.build_backend", lambda *_: backend),
         running(settings) as server,
     ):
         file.unlink()  # read once at start

@@ -19,7 +19,7 @@ import pytest
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
 from tests.support.websocket_client import connected, wait_until
-from vivace.engine.wait import WaitEstimator
+from vivace.engine.turns.wait import WaitEstimator
 from vivace.serve.errors import RefusedError
 from vivace.serve.models.voices import Voices
 from vivace.serve.routes import speech

@@ -11,9 +11,9 @@ from typing import Any
 from vivace.backends import BackendEntry, Capacity, survey
 from vivace.cli.bench.latency import Subject, measure_backend_times
 from vivace.cli.bench.load import measure_throughput
+from vivace.engine.checkpoints.loaded import LoadedCheckpoint, Runtime
 from vivace.engine.engine import Engine
 from vivace.engine.limits import EngineLimits
-from vivace.engine.loaded import LoadedCheckpoint, Runtime
 from vivace.errors import BackendError
 from vivace.tts import TTS
 

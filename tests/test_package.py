@@ -37,8 +37,8 @@ LAYERS = {
 }  # fmt: skip
 # The parts of these packages: the packages in them, and the modules beside those. The same rule
 # applies to them.
-PARTS = {
-    "engine": {
+PARTS = {  # the layers of the parts of large packages
+    "vivace.engine": {
         "limits": 0, "turn_report": 0,
         "utterances": 1,
         "turns": 2, "streams": 2,
@@ -47,7 +47,7 @@ PARTS = {
         "synthesizer": 5,
         "dialogues": 6,
     },
-    "serve": {
+    "vivace.serve": {
         "errors": 0, "settings": 0, "peers": 0, "garbage_collection": 0,
         "setting_sources": 1, "observability": 1, "input": 1,
         "models": 2,
@@ -61,6 +61,14 @@ PARTS = {
         "server": 10,
         "processes": 11, "ray_replica": 11,
         "ray_app": 12,
+    },
+    "vivace.backends.cuda_graph": {
+        "slots": 0, "hopper": 0, "graphs": 0, "buckets": 0, "launch_sizes": 0, "triton_key": 0,
+        "compile": 1,
+        "layers": 2, "codec": 2,
+        "prefill": 3, "rendering": 3, "stepper": 3,
+        "step": 4,
+        "backend": 5,
     },
 }  # fmt: skip
 WITHIN_LOWEST_LAYER = {
@@ -110,14 +118,6 @@ IMPORTERS = {  # third-party packages and the only packages that may import them
 }
 NOT_IN_LOWEST_LAYER = {"torch", "numpy"}
 BANNED_PACKAGES = {"transformers", "torchaudio", "librosa", "einops", "accelerate"}
-CUDA_GRAPH = "vivace.backends.cuda_graph"
-CAPTURING = {"graphs", "compile", "triton_key", "buckets", "launch_sizes"}
-CUDA_GRAPH_PARTS: dict[str, set[str]] = {  # what a part of the backend may import of the others
-    "slots": set(),
-    "hopper": set(),
-    **dict.fromkeys(CAPTURING, CAPTURING),
-    **{name: CAPTURING | {"slots", "hopper"} for name in ("layers", "codec")},
-}  # other modules may import all parts
 PICKLES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
 
 
@@ -170,8 +170,8 @@ def top_level(module: str) -> str:
 
 def part_of(module: str, package: str) -> str:
     """The package or module directly in `package` that contains `module`; empty elsewhere."""
-    names = module.split(".")
-    return names[2] if names[:2] == ["vivace", package] and len(names) > 2 else ""
+    rest = module.removeprefix(f"{package}.")
+    return "" if rest == module else rest.split(".")[0]
 
 
 def find_breaches_of_parts(name: str, source: str, known: Container[str]) -> list[str]:
@@ -181,11 +181,11 @@ def find_breaches_of_parts(name: str, source: str, known: Container[str]) -> lis
 
 
 def may_import_part(importer: str, imported: str) -> bool:
-    package = top_level(importer)
-    own, other = part_of(importer, package), part_of(imported, package)
-    if package not in PARTS or own == other or not own or not other:
-        return True
-    return PARTS[package][other] < PARTS[package][own]
+    for package, layers in PARTS.items():
+        own, other = part_of(importer, package), part_of(imported, package)
+        if own and other and own != other:
+            return layers[other] < layers[own]
+    return True
 
 
 def find_breaches(name: str, source: str) -> list[str]:
@@ -209,18 +209,6 @@ def may_import(importer: str, imported: str) -> bool:
     if importer in NARROW and imported not in NARROW[importer]:
         return False
     return imported in LAYERS and LAYERS[imported] < LAYERS[importer]
-
-
-def cuda_graph_part(module: str) -> str:
-    """The package or module directly below `CUDA_GRAPH`; empty for other modules."""
-    rest = module.removeprefix(CUDA_GRAPH + ".")
-    return rest.split(".")[0] if rest != module else ""
-
-
-def may_import_part(importer: str, imported: str) -> bool:
-    if "" in (importer, imported) or importer == imported:
-        return True
-    return importer not in CUDA_GRAPH_PARTS or imported in CUDA_GRAPH_PARTS[importer]
 
 
 def may_use_package(importer: str, package: str) -> bool:
@@ -368,36 +356,6 @@ def test_allowed_import_is_accepted(name: str, source: str) -> None:
 def test_relative_import_is_rejected() -> None:
     with pytest.raises(AssertionError, match="relative"):
         find_breaches("vivace.prompt", "from .tts import TTS")
-
-
-def test_parts_of_cuda_graph_import_only_lower_parts() -> None:
-    sources = {module_name(path): path.read_text() for path in MODULES}
-    pairs = {
-        (cuda_graph_part(name), cuda_graph_part(imported))
-        for name, source in sources.items()
-        for imported in imported_modules(parse(source), sources)
-    }
-    assert {("layers", "slots"), ("codec", "compile"), ("backend", "codec")} <= pairs
-    assert {pair for pair in pairs if not may_import_part(*pair)} == set()
-
-
-@pytest.mark.parametrize(
-    ("importer", "imported", "is_allowed"),
-    [
-        ("layers", "layers", True),
-        ("layers", "slots", True),
-        ("layers", "codec", False),
-        ("codec", "layers", False),
-        ("codec", "rendering", False),
-        ("slots", "layers", False),
-        ("compile", "graphs", True),
-        ("compile", "layers", False),
-        ("hopper", "slots", False),
-        ("backend", "codec", True),
-    ],
-)
-def test_order_of_cuda_graph_parts(importer: str, imported: str, is_allowed: bool) -> None:
-    assert may_import_part(importer, imported) == is_allowed
 
 
 @pytest.mark.parametrize("folder", ["src", "benchmarks", "scripts", "recipes"])

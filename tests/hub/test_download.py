@@ -135,6 +135,17 @@ def test_lost_connection_is_retried_from_its_position(large_hub: FakeHub, tmp_pa
 
 
 @pytest.mark.ci
+def test_part_that_is_larger_than_the_file_is_downloaded_anew(hub: FakeHub, client: Client) -> None:
+    (weights,) = (file for file in hub.files if file["path"] == WEIGHTS)
+    part = client.model / "blobs" / f"{weights['lfs']['sha256']}.incomplete"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(bytes(weights["size"] + 1))
+    code, output, error = client.run("download", NAME)
+    assert code == 0, error
+    assert (Path(output.strip()) / WEIGHTS).read_bytes() == (hub.folder / WEIGHTS).read_bytes()
+
+
+@pytest.mark.ci
 def test_corrupt_part_is_rejected_and_deleted(hub: FakeHub, client: Client) -> None:
     (client.model / "blobs").mkdir(parents=True)
     (weights,) = (file for file in hub.files if file["path"] == WEIGHTS)

@@ -92,3 +92,19 @@ def test_empty_pieces_are_ignored() -> None:
     for _ in range(1_000):
         text.add("")
     assert text._pieces == []
+
+
+def test_end_wakes_readers_that_wait() -> None:
+    async def wait() -> tuple[bool, list[str]]:
+        text = LiveText(100)
+
+        async def read() -> list[str]:
+            return [piece async for piece in text]
+
+        waiting = asyncio.ensure_future(text.has_words()), asyncio.ensure_future(read())
+        await asyncio.sleep(0)
+        text.end()
+        await asyncio.wait_for(text.wait_end(), 5.0)
+        return await asyncio.wait_for(waiting[0], 5.0), await asyncio.wait_for(waiting[1], 5.0)
+
+    assert run(wait()) == (False, [])

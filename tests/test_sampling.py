@@ -142,6 +142,19 @@ def test_top_k_larger_than_the_vocabulary_keeps_every_code() -> None:
     assert torch.isfinite(scores).all()
 
 
+def test_top_k_larger_than_the_vocabulary_keeps_every_code_beside_a_smaller_one() -> None:
+    shape = Shape.of([(1.0, 50, 1.0), (1.0, 3, 1.0)], 8, CPU)
+    scores = shape_scores(torch.randn(2, 8, generator=torch.Generator().manual_seed(1)), shape)
+    assert torch.isfinite(scores).sum(-1).tolist() == [8, 3]
+
+
+def test_row_without_top_p_keeps_improbable_codes_beside_a_row_with_top_p() -> None:
+    """The softmax of the second code is 0 in float32."""
+    shape = Shape.of([(1.0, 0, 1.0), (1.0, 0, 0.5)], 2, CPU)
+    scores = shape_scores(torch.tensor([[0.0, -200.0]] * 2), shape)
+    assert torch.isfinite(scores).tolist() == [[True, True], [True, False]]
+
+
 def golden_cases(part: str) -> list[str]:
     return list(json.loads((GOLDEN / "sampling.json").read_text())[f"{part}_settings"])
 

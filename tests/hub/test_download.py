@@ -15,6 +15,7 @@ from tests.support import fork_server
 from tests.support.cli_harness import LIMIT_S, environment, run_here, wait_until
 from tests.support.fake_hub import COMMIT, FakeHub, fake_hub
 from vivace.hub import RELEASED
+from vivace.hub.download import SPARE_BYTES
 
 NAME = "Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice"
 WEIGHTS = "model.safetensors"
@@ -135,6 +136,17 @@ def test_lost_connection_is_retried_from_its_position(large_hub: FakeHub, tmp_pa
 
 
 @pytest.mark.ci
+def test_part_that_is_larger_than_the_file_is_downloaded_anew(hub: FakeHub, client: Client) -> None:
+    (weights,) = (file for file in hub.files if file["path"] == WEIGHTS)
+    part = client.model / "blobs" / f"{weights['lfs']['sha256']}.incomplete"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(bytes(weights["size"] + 1))
+    code, output, error = client.run("download", NAME)
+    assert code == 0, error
+    assert (Path(output.strip()) / WEIGHTS).read_bytes() == (hub.folder / WEIGHTS).read_bytes()
+
+
+@pytest.mark.ci
 def test_corrupt_part_is_rejected_and_deleted(hub: FakeHub, client: Client) -> None:
     (client.model / "blobs").mkdir(parents=True)
     (weights,) = (file for file in hub.files if file["path"] == WEIGHTS)
@@ -189,6 +201,24 @@ def test_small_disk_is_rejected_before_the_download(hub: FakeHub, client: Client
     assert "the disk has 0.0 GB free" in error
     assert "set HF_HOME" in error
     assert hub.ranges(WEIGHTS) == []
+
+
+@pytest.mark.ci
+def test_disk_needs_space_for_the_rest_of_the_weights_and_a_reserve(
+    hub: FakeHub, client: Client
+) -> None:
+    files = [file for file in hub.files if "lfs" in file]
+    num_free = sum(file["size"] for file in files) + SPARE_BYTES - 1
+    disk = SMALL_DISK.replace("(1, 1, 0)", f"(1, 1, {num_free})")
+    code, _, error = client.run("download", NAME, code=disk + CHILD)
+    assert code == 1
+    assert "free some space" in error
+    weights = next(file for file in files if file["path"] == WEIGHTS)
+    part = client.model / "blobs" / f"{weights['lfs']['sha256']}.incomplete"
+    part.parent.mkdir(parents=True, exist_ok=True)
+    part.write_bytes((hub.folder / WEIGHTS).read_bytes()[:1000])
+    code, _, error = client.run("download", NAME, code=disk + CHILD)
+    assert code == 0, error
 
 
 @pytest.mark.ci

@@ -20,6 +20,8 @@ FORMULAS = {
     r"$$E = mc^2$$": "E = mc²",
     r"\[ x = \frac{-b \pm \sqrt{b^2-4ac}}{2a} \]": "x = (-b ± √(b² − 4ac)) ÷ 2a",
     r"$\pi r^2$": "π r²",
+    r"\(\left. x^2 \right|_0^1\)": "x² |_0^1",
+    r"\(\left\{ a \right.\)": "{ a",
     r"$\alpha \le \beta$": "α ≤ β",
     r"$x_1 \times x_{12}$": "x_1 × x_12",
     r"$90^\circ$, $45^{\circ}$": "90°, 45°",

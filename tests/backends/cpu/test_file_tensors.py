@@ -142,6 +142,14 @@ def test_text_vectors_do_not_depend_on_those_that_are_kept(monkeypatch: pytest.M
     assert len(few._rows._kept) <= 20  # type: ignore[attr-defined]
 
 
+def set_first(name: str, value: float) -> Callable[[Tensors], None]:
+    def change(tensors: Tensors) -> None:
+        tensors[name] = tensors[name].copy()
+        tensors[name].flat[0] = value
+
+    return change
+
+
 def set_to_nan(name: str) -> Callable[[Tensors], None]:
     def edit(tensors: Tensors) -> None:
         tensors[name] = np.full_like(tensors[name], np.nan)
@@ -178,6 +186,8 @@ def add(name: str) -> Callable[[Tensors], None]:
     ("file", "edit", "name"),
     [
         (MODEL, set_to_nan(NORM), NORM),
+        (MODEL, set_first(NORM, np.inf), NORM),
+        (MODEL, set_first(NORM, -np.inf), NORM),
         (MODEL, cut(NORM), NORM),
         (MODEL, remove(NORM), NORM),
         (MODEL, remove(BIAS), BIAS),

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
+import numpy as np
 import pytest
 
+from tests.support.scripted_backend import script
 from vivace.checkpoint import Checkpoint
+from vivace.engine.checkpoints.attention import MAX_TRIES, HeadFinder
+from vivace.engine.engine import Engine
 from vivace.engine.utterances.completeness import IdMarker, SpokenWords
 from vivace.engine.utterances.follower import TextFollower
 from vivace.text.tokenizer import TextTokenizer
+from vivace.timing.head_selector import MIN_IDS, HeadSelector
 
 TEXT = "Don't stop, old friend: 42 herons!"
 WORDS = ["Don't", "stop,", "old", "friend:", "42", "herons!"]
@@ -102,3 +109,31 @@ def test_completeness_is_unknown_where_one_utterance_was_not_followed(
 def test_chinese_text_counts_characters(tokenizer: TextTokenizer) -> None:
     words = report(tokenizer, "你好，世界。", follow(tokenizer, "你好，世界。"))
     assert (words.num_words, words.completeness) == (4, 1.0)
+
+
+# -- the search for a head -----------------------------------------------------------------------
+
+
+class CountingEngine:
+    """Counts the utterances whose attention would be read. No head is found in them."""
+
+    follows_text = False
+    num_posted = 0
+
+    def post(self, work: Callable[[], None], abort: Callable[[], None]) -> None:
+        self.num_posted += 1
+
+
+def num_read(num_ids: int, num_utterances: int) -> int:
+    """Offer utterances of `num_ids` text ids. Returns how many of them are read."""
+    engine = CountingEngine()
+    finder = HeadFinder(cast(Engine, engine), cast(HeadSelector, None))
+    for _ in range(num_utterances):
+        finder.offer(script(1), num_ids, np.zeros((9, 4), np.int64))
+    return engine.num_posted
+
+
+def test_head_is_searched_in_few_utterances_of_enough_text() -> None:
+    assert num_read(MIN_IDS - 1, 9) == 0
+    assert num_read(MIN_IDS, 1) == 1
+    assert num_read(MIN_IDS, MAX_TRIES + 5) == MAX_TRIES

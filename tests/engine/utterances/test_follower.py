@@ -110,7 +110,16 @@ def test_early_end_names_the_ids_that_were_not_reached() -> None:
 def test_loop_begins_where_attention_went_back() -> None:
     fault = find_first(FAULTS["loop"])
     assert fault is not None
-    assert fault.frame == pytest.approx(len(sentences(0, 1)), abs=LOOP_FRAMES)
+    assert fault.frame == len(sentences(0, 1))
+    assert fault.num_seen == fault.frame + LOOP_FRAMES - 1
+
+
+def test_jump_is_confirmed_by_a_frame_next_to_its_target() -> None:
+    before, target = sentences(0), 2 * NUM_IDS_PER_SENTENCE
+    for place, frame in ((target, 0), (target - 1, 0), (target - 2, 1)):
+        fault = find_first([*before, (target, SHARE), (place, SHARE), (target, SHARE)])
+        assert fault is not None
+        assert (fault.kind, fault.frame) == ("skip", len(before) + frame)
 
 
 @pytest.mark.parametrize("kind", [*FAULTS, None])
@@ -215,6 +224,39 @@ def test_early_end_resumes_at_the_end_then_further_back() -> None:
         frames.append(follower.resume_frame(fault, num_retries))
     assert frames[0] == fault.frame
     assert frames == sorted(frames, key=lambda frame: -(frame or 0))
+
+
+def test_each_retry_resumes_one_word_further_back_down_to_the_final_frames() -> None:
+    places: Places = [(place, SHARE) for place in range(40)]
+    follower = TextFollower([TextId(is_word=True, begins_word=True)] * 80)
+    assert follower.observe(iter(places)) is None
+    fault = follower.end()
+    assert fault is not None
+    frames = [follower.resume_frame(fault, num_retries) for num_retries in (0, 1, 2, 8, 9)]
+    assert frames == [40, 39, 38, 40 - MAX_LOOKAHEAD, 40 - MAX_LOOKAHEAD]
+    follower.rewind(38)
+    assert follower.place == 37
+    assert follower.observe(iter(places[38:])) is None
+
+
+def test_loop_that_a_retry_repeats_is_found_again() -> None:
+    follower, repeated = TextFollower(IDS), sentences(1)
+    follower.observe(iter(sentences(0, 1)))
+    first = follower.observe(iter(repeated))
+    assert first is not None
+    follower.rewind(first.frame)
+    assert follower.observe(iter(repeated)) == first
+
+
+def test_tail_after_an_accepted_one_is_found_after_as_many_frames() -> None:
+    follower, rest = TextFollower(IDS), iter([*sentences(0, 1, 2), *TAIL])
+    first = follower.observe(rest)
+    assert first is not None
+    follower.accept(first)
+    second = follower.observe(rest)
+    assert second is not None
+    assert (second.kind, second.frame) == ("tail", first.num_seen + 1)
+    assert second.num_seen == second.frame + TAIL_FRAMES
 
 
 def test_rewound_follower_judges_as_one_that_saw_only_the_kept_frames() -> None:

@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vivace.backends.base import frame_loudness
-from vivace.engine.utterances.guard import MIN_BUDGET, STALL_FRAMES, StallDetector, frame_budget
+from vivace.engine.utterances.guard import (
+    MIN_BUDGET,
+    SILENCE,
+    STALL_FRAMES,
+    SoundState,
+    StallDetector,
+    frame_budget,
+)
 
 LOUD = np.full(1920, 0.1, dtype=np.float32)
 QUIET = np.full(1920, 1e-4, dtype=np.float32)
@@ -74,3 +81,13 @@ def test_stall_detection_does_not_depend_on_chunk_sizes(sizes: list[int]) -> Non
             break
         position += len(piece)
         assert feed(many, piece) == expected[position - 1]
+
+
+def test_stall_of_dropped_frames_is_not_counted_after_a_restart() -> None:
+    state, num_frames = SoundState(), STALL_FRAMES - 1
+    codes = np.arange(3 * num_frames).reshape(num_frames, 3)
+    silent = [SILENCE / 2] * num_frames
+    state.find_stall(codes, silent)
+    state.restart_stall()
+    assert not state.find_stall(codes, silent)
+    assert state.find_stall(codes + codes.size, silent)

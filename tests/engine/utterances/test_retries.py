@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 from threading import Event
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -12,10 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.scripted_attention import FRAMES_PER_ID, Course, FollowedBackend, early_end
+from tests.support.scripted_backend import script
 from vivace import TTS, Audio
 from vivace.audio.clip import AudioChunk
+from vivace.engine.utterances.follower import TextFollower
 from vivace.engine.utterances.look_ahead import num_settled
-from vivace.engine.utterances.retry import MAX_MASKED_FRAMES, MAX_RETRIES, retry_seed
+from vivace.engine.utterances.retry import MAX_MASKED_FRAMES, MAX_RETRIES, RetryState, retry_seed
+from vivace.speech import MAX_SEED, SamplingParams
 
 TEXT = "Seven grey herons stood beside the old canal, and none of them moved at all."
 OTHER = "A kettle was singing in the kitchen, and nobody had the heart to stop it."
@@ -269,3 +273,32 @@ def test_live_text_without_more_ids_finalizes_all_frames(
 
 def test_retry_seeds_differ_from_each_other_and_from_the_first() -> None:
     assert len({retry_seed(SEED, number) for number in range(MAX_RETRIES + 1)}) == MAX_RETRIES + 1
+
+
+def test_seed_of_the_first_attempt_is_the_seed_of_the_request() -> None:
+    assert [retry_seed(seed, 0) for seed in (0, 5, MAX_SEED)] == [0, 5, MAX_SEED]
+
+
+def test_second_retry_continues_from_the_kept_frames_of_the_first_one() -> None:
+    first, second = np.arange(20).reshape(10, 2), 100 + np.arange(10).reshape(5, 2)
+    state = RetryState()
+    state.add(first)
+    state.keep(6)
+    state.add(second)
+    state.keep(8)
+    assert state.kept is not None
+    assert state.kept.tolist() == [*first[:6].tolist(), *second[:2].tolist()]
+
+
+@pytest.mark.parametrize(("num_ids_left", "min_frames"), [(0, 2), (8, 4), (100, 14)])
+def test_frame_limits_of_a_retry_are_those_of_the_frames_that_are_left(
+    num_ids_left: int, min_frames: int
+) -> None:
+    state, limits = RetryState(), SamplingParams(min_frames=8, max_frames=20)
+    state.add(np.arange(20).reshape(10, 2))
+    follower = Mock(spec=TextFollower, num_left=num_ids_left)
+    follower.resume_frame.return_value = 6
+    assert state.begin(follower, Mock(), 0) == 6
+    state.keep(6)
+    _, sampling = state.admission(script(1), limits, max_frames=20, number=1, is_complete=True)
+    assert (sampling.min_frames, sampling.max_frames) == (min_frames, 14)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from vivace.serve.models import crashes as crashes_module
 from vivace.serve.models.crashes import (
     MAX_CRASHES,
     STRIKE_LIFETIME_S,
+    SUSPECT_WAIT_TIMEOUT_S,
     WINDOW_S,
     CrashLog,
     Quarantine,
@@ -375,3 +376,16 @@ def test_process_that_lost_its_device_restarts_itself(tmp_path: Path) -> None:
             process.send_signal(signal.SIGTERM)
             process.stderr.read()
     assert process.returncode == 0
+
+
+def test_suspected_request_that_ended_lets_the_next_one_run_at_once() -> None:
+    async def run_twice() -> None:
+        quarantine = Quarantine()
+        quarantine.strike(["a", "b"])
+        for digest in ("a", "b"):
+            with suppress(ValueError):
+                async with quarantine.running("m", digest):
+                    raise ValueError
+        assert not quarantine.in_flight("m")
+
+    asyncio.run(asyncio.wait_for(run_twice(), SUSPECT_WAIT_TIMEOUT_S / 2))

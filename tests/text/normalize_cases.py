@@ -865,6 +865,11 @@ CASES: dict[str, dict[str, str]] = {
             "Saka twelve minutes, Rice forty-five plus two minutes, "
             "Havertz seventy-eight minutes, pen."
         ),
+        "Messi 12', Kane 34'.": "Messi twelve minutes, Kane thirty-four minutes.",
+        "The boards are 8', 10' and 12' long.": (
+            "The boards are eight feet, ten feet and twelve feet long."
+        ),
+        "between 5' and 6' of snow": "between five feet and six feet of snow",
         "in the 90+3' minute": "in the ninety plus three minute",
         "A 67' boat (12' x 14')": "A sixty-seven foot boat, twelve feet by fourteen feet",
         "'We are number 12', he said.": "'We are number twelve', he said.",

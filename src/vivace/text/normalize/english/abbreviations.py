@@ -127,9 +127,8 @@ def read_abbreviation(reader: TokenReader, token: Token) -> Reading | None:
 def _is_after_number(reader: TokenReader, word: str) -> bool:
     """Whether the word counts a number: `34th Fl.`, `the 81st min.`, `567 pp.`"""
     before = reader.before
-    is_counted = before is not None and before.is_open
     pattern = _COUNT if word == "pp" else _ORDINAL
-    return is_counted and before is not None and pattern.fullmatch(before.core) is not None
+    return before is not None and before.is_open and pattern.fullmatch(before.core) is not None
 
 
 def _read_est(reader: TokenReader, token: Token) -> Reading | None:

@@ -9,7 +9,7 @@ from vivace.text.normalize.english.context import is_attribute, is_noun
 from vivace.text.normalize.english.numbers import NUMBER, cardinal, decimal, is_one
 from vivace.text.normalize.english.ranges import read_range, say_fraction
 from vivace.text.normalize.english.units import read_number
-from vivace.text.normalize.rules import Reading, Token, TokenReader
+from vivace.text.normalize.rules import Reading, Token, TokenReader, is_capitalised
 
 _MAX_TOKENS = 4  # degrees, minutes, seconds and a direction
 _DIRECTIONS = {"N": "north", "S": "south", "E": "east", "W": "west"}
@@ -94,10 +94,15 @@ def _read_feet(reader: TokenReader, feet: re.Match[str]) -> Reading | None:
 
 
 def _is_length(reader: TokenReader) -> bool:
-    """Whether an apostrophe after a number is a prime: `12' x 14'`, `12' tall`."""
-    following = reader.token(1)
-    before = "" if reader.before is None else reader.before.text
-    return before in _CROSSES or (following is not None and following.core in _AFTER_FEET)
+    """Whether an apostrophe after a number is a prime: `12' x 14'`, `12' tall`, `8', 10'`."""
+    before, following = reader.before, reader.token(1)
+    if before is not None and before.text in _CROSSES:
+        return True
+    if following is not None and following.core in _AFTER_FEET:
+        return True
+    nearby = (before, reader.earlier, following, reader.token(2))
+    is_listed = any(one is not None and _FEET.fullmatch(one.core + one.trail) for one in nearby)
+    return is_listed and not is_capitalised(before)  # "Saka 12', Rice 30'": minutes
 
 
 def _read_length(reader: TokenReader, found: re.Match[str]) -> Reading | None:

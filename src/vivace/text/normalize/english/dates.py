@@ -244,7 +244,7 @@ def _read_day_name(reader: TokenReader, token: Token) -> Reading | None:
 
 
 def _is_before_day(reader: TokenReader) -> bool:
-    """Whether the word before is one that stands before a day: `closed Sun.`, `on Sat.`"""
+    """Whether the word before announces a day: `closed Sun.`, `on Sat.`"""
     return word_before(reader) in (*_BEFORE_DATES, "closed", "every", "next", "open")
 
 

@@ -70,12 +70,17 @@ def _read_goal(reader: TokenReader, token: Token) -> Reading | None:
 
 
 def _is_beside_goal(reader: TokenReader) -> bool:
-    """Whether another goal is one or two words before or after, or a penalty follows."""
-    following = reader.token(1)
+    """Whether a name stands before, and a penalty or another name with a goal is beside it."""
+    before, following = reader.before, reader.token(1)
     if following is not None and following.text.startswith(("(pen", "(og", "(o.g")):
         return True
-    nearby = (reader.before, reader.earlier, following, reader.token(2))
-    return any(one is not None and _GOAL.fullmatch(one.core + one.trail) for one in nearby)
+    if not is_capitalised(before):
+        return False
+    return _is_goal(reader.earlier) or (is_capitalised(following) and _is_goal(reader.token(2)))
+
+
+def _is_goal(token: Token | None) -> bool:
+    return token is not None and _GOAL.fullmatch(token.core + token.trail) is not None
 
 
 def _is_labelled(reader: TokenReader) -> bool:

@@ -870,6 +870,7 @@ CASES: dict[str, dict[str, str]] = {
             "The boards are eight feet, ten feet and twelve feet long."
         ),
         "between 5' and 6' of snow": "between five feet and six feet of snow",
+        "It gives us 5 W of power.": "It gives us five watts of power.",
         "in the 90+3' minute": "in the ninety plus three minute",
         "A 67' boat (12' x 14')": "A sixty-seven foot boat, twelve feet by fourteen feet",
         "'We are number 12', he said.": "'We are number twelve', he said.",

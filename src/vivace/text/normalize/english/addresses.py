@@ -60,7 +60,7 @@ def read_address(reader: TokenReader, token: Token) -> Reading | None:
 def _is_after_road(reader: TokenReader) -> bool:
     """Whether a number of a road follows, before a direction: `Rte. 66 W.`"""
     road = reader.before
-    is_road = road is not None and road.trail in ("", ".") and road.core.lower() in _ROADS
+    is_road = road is not None and road.trail in ("", ".") and road.core in _ROADS
     return is_road and core_after(reader, 1) in _COMPASS
 
 
@@ -69,7 +69,7 @@ def _is_direction(reader: TokenReader) -> bool:
     before, earlier, following = reader.before, reader.earlier, reader.token(1)
     if before is None or before.trail not in ("", "."):
         return False
-    is_road = earlier is not None and earlier.core.lower() in _ROADS
+    is_road = earlier is not None and earlier.core in _ROADS
     if _ROAD.fullmatch(before.core) or (is_road and _ROUTE.fullmatch(before.core)):
         return True
     word = before.core.lower()

@@ -26,13 +26,13 @@ from vivace.speech import SamplingParams
 
 HEAVY = {"torch", "numpy", "soundfile", "soxr", "tokenizers", "safetensors", "huggingface_hub"}
 WEIGH = f"""
-import sys, time
+import sys
 from vivace.cli.main import main
 try:
     main()
 except SystemExit as end:
     assert end.code == 0
-print(time.process_time(), *sorted({HEAVY} & sys.modules.keys()), file=sys.stderr)
+print(len(sys.modules), *sorted({HEAVY} & sys.modules.keys()), file=sys.stderr)
 """
 
 
@@ -343,22 +343,19 @@ def test_failed_process_prints_one_line_without_traceback(tiny_folder: Path, out
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["say", "--help"], ["--version"]])
-def test_help_is_fast_and_imports_no_heavy_module(arguments: list[str]) -> None:
-    """Measures CPU time including the start of Python, which does not depend on other load."""
-    seconds = []
-    for _ in range(3):
-        done = subprocess.run(
-            [sys.executable, "-c", WEIGH, *arguments], capture_output=True, text=True, check=True
-        )
-        taken, *heavy = done.stderr.split()
-        assert heavy == []
-        assert done.stdout.startswith(("usage: vivace", f"vivace {__version__}\n"))
-        seconds.append(float(taken))
-    assert min(seconds) < 0.2
+def test_help_imports_few_modules_and_no_heavy_one(arguments: list[str]) -> None:
+    """Counts the modules, because a time limit would depend on the machine."""
+    done = subprocess.run(
+        [sys.executable, "-c", WEIGH, *arguments], capture_output=True, text=True, check=True
+    )
+    num_modules, *heavy = done.stderr.split()
+    assert heavy == []
+    assert int(num_modules) < 220  # Python alone: 35 to 60
+    assert done.stdout.startswith(("usage: vivace", f"vivace {__version__}\n"))
 
 
 def test_import_check_detects_heavy_module() -> None:
-    code = WEIGH.replace("import sys, time", "import sys, time, numpy")
+    code = WEIGH.replace("import sys", "import sys, numpy")
     command = [sys.executable, "-c", code, "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stderr.split()[1:] == ["numpy"]

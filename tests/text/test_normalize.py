@@ -35,8 +35,46 @@ def test_normalize_writes_text_as_spoken(text: str, said: str) -> None:
 @pytest.mark.parametrize(("text", "said"), ALL, ids=[text for text, _ in ALL])
 def test_normalized_text_is_plain_and_stable(text: str, said: str) -> None:
     assert set(said) <= SAID
-    letters = re.sub(r"[^a-z]", "", said.lower())
-    assert re.sub(r"[^a-z]", "", normalize_text(said).lower()) == letters
+    assert letters(normalize_text(said)) == letters(said)
+
+
+AROUND = {  # signs before and after a text, which do not change its words
+    "brackets": ("(", ")"),
+    "brackets inside": ("so (", "), and"),
+    "square brackets": ("[", "]"),
+    "bold": ("**", "**"),
+    "quotation": ("“", "”"),
+    "sentence before": ("“Well,” so: ", ""),
+    "question": ("", "?"),
+    "comma": ("", ", and"),
+    "ellipsis": ("", "…"),
+    "list": ("- ", ""),
+}
+# Texts that another reading fits inside of these signs.
+NOT_AROUND = {
+    *("|−7| and log10(100)", "(i) red, (ii) blue", "Dial *67 or #31#", "== Title =="),
+    *("Press 2 or *", "II. Methods", "Ask Dr. C. Hose", "INT. KITCHEN - DAY", "in *4821"),
+    *("Ants > Bees", "Revenue > Cost means profit"),
+}
+
+
+def letters(text: str) -> str:
+    return re.sub(r"[^a-z]", "", text.lower())
+
+
+@pytest.mark.parametrize("name", AROUND)
+def test_signs_around_a_text_do_not_change_its_words(name: str) -> None:
+    before, after = AROUND[name]
+    changed = {}
+    for text, _ in ALL:
+        core = re.sub(r"(?<!\.)[.!?]\Z", "", text)
+        is_measure = name == "quotation" and re.search(r'\d"', core)  # inches end a quotation
+        if core in NOT_AROUND or "\n" in core or is_measure:
+            continue
+        found = normalize_text(before + core + after)
+        if letters(found) != letters(before) + letters(normalize_text(core)) + letters(after):
+            changed[core] = found
+    assert changed == {}
 
 
 def live(pieces: list[str]) -> str:

@@ -19,7 +19,7 @@ _LEADS = "([{<\"“”'‘’„‚«‹*_`~|¿¡"
 _TRAILS = ".,;:!?…)]}>\"“”'‘’»›*_`~|"
 _OPERATORS = frozenset("+-−–=*×÷/<>≤≥≠≈±")
 _QUOTES = re.compile('["“”]')
-_COMPARED = re.compile(r"[~<>][\d$€£¥₹]")  # "about", "less than", "more than"
+_KEPT = re.compile(r"[~<>](?=[\d$€£¥₹])|~(?=/)")  # "about", "less than", "more than"; a home folder
 _SOLID = re.compile(rf"\S{{1,{MAX_TOKEN}}}")
 
 
@@ -53,17 +53,11 @@ def is_break(space: str) -> bool:
 
 
 def make_token(space: str, text: str, written: str) -> Token:
-    num_signs = 0  # at the start, of the core
-    if _COMPARED.match(text):
-        num_signs = 1
-    elif text.startswith(("~/", "::")):  # a home folder, an address
-        num_signs = 2
-    rest = text[num_signs:].lstrip(_LEADS)
-    core = rest.rstrip(_TRAILS)
-    lead, trail = text[: len(text) - len(rest)], rest[len(core) :]
-    if num_signs:
-        lead, core = "", lead + core
-    return Token(space, lead, core, trail, written)
+    start = len(text) - len(text.lstrip(_LEADS))
+    if start and _KEPT.match(text, start - 1) and text[start - 2 : start - 1] != text[start - 1]:
+        start -= 1
+    core = text[start:].rstrip(_TRAILS)
+    return Token(space, text[:start], core, text[start + len(core) :], written)
 
 
 class NeedsMore(Exception):
@@ -206,7 +200,7 @@ def core_after(reader: TokenReader, index: int) -> str:
         if token is None or not token.is_open:
             return ""
     token = reader.token(index)
-    return "" if token is None or token.lead else token.core
+    return "" if token is None or (index and token.lead) else token.core
 
 
 def word_before(reader: TokenReader) -> str:
@@ -229,7 +223,18 @@ def is_capitalised(token: Token | None) -> bool:
 
 
 def is_beside_operator(reader: TokenReader) -> bool:
-    """Whether a sign such as + or = stands between spaces before or after the current word."""
-    following = reader.token(1)
-    beside = (reader.before, None if following is None or following.is_apart else following)
-    return any(one is not None and one.text in _OPERATORS for one in beside)
+    """Whether a sign such as + or = stands between spaces before or after the current word.
+
+    A dash is an operator between numbers and variables, not after a word or at the start.
+    """
+    return _is_operator(reader.before, reader.earlier) or _is_operator(
+        *(None if one is None or one.is_apart else one for one in map(reader.token, (1, 2)))
+    )
+
+
+def _is_operator(sign: Token | None, beyond: Token | None) -> bool:
+    """Whether a word is an operator; `beyond` is the word on its other side."""
+    if sign is None or sign.text not in _OPERATORS:
+        return False
+    is_operand = beyond is not None and (beyond.core[-1:].isdigit() or len(beyond.core) == 1)
+    return is_operand or sign.text not in ("-", "–")

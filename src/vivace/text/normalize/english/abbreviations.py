@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from vivace.text.normalize.english.addresses import is_direction, read_street
-from vivace.text.normalize.english.capitals import spell_letters
+from vivace.text.normalize.english.capitals import read_numeral, spell_letters
 from vivace.text.normalize.english.numbers import read_digits, year
 from vivace.text.normalize.english.references import NUMBERED, is_numeral, is_small_numeral
 from vivace.text.normalize.english.tables import word_map, word_set
@@ -46,7 +46,7 @@ WITH_STOP = frozenset(
     for word in ("A", "est", *_TITLES, *_PLACES, *_WORDS, *_BOOKS, *_BEFORE_YEARS, *NUMBERED)
 )
 _INITIALS = re.compile(r"((?:[A-Z][a-z]?\.|[a-z]\.)+)([A-Za-z]{1,2})((?:\.?['’]s)?)")
-_BRACKETED = re.compile(r"\((\d+)\)(?:[-–]\((\d+)\))?([.,;:!?]*)")
+_BRACKETED = re.compile(r"\((\d+)\)(?:[-–]\((\d+)\))?([.,;:!?…)\]\"”*_]*)")
 _OWNER = re.compile(r"([A-Z][a-z]+)\.(['’]s)")  # "Jr.'s"
 _HYPHENED = re.compile(  # "U.S.-based", "non-U.S.", "D-N.Y."
     r"(?:[A-Za-z]+-)*(?:[A-Z][a-z]?\.|[a-z]\.)+[A-Za-z]{0,2}(?:-[A-Z]?[a-z]+)*"
@@ -112,6 +112,8 @@ def read_abbreviation(reader: TokenReader, token: Token) -> Reading | None:
         return _read_est(reader, token)
     if core in _SHOTS:
         return Reading(_SHOTS[core], trail=token.trail[1:]) if reader.before is None else None
+    if core == "V" and (numeral := read_numeral(reader, token)) is not None:
+        return numeral  # "Henry V."
     if lower in _WORDS:
         words = _case(_WORDS[lower], core)
         if lower == "incl" and word_before(reader) in ("is", "not", "are"):
@@ -194,8 +196,10 @@ def _leads(reader: TokenReader) -> bool:
     following, before, earlier = reader.token(1), reader.before, reader.earlier
     is_initial = following is not None and _ONE_INITIAL.fullmatch(following.core) is not None
     is_first = before is not None and (earlier is None or not earlier.is_open)
-    is_numbered = earlier is not None and earlier.core[:1].isdigit()
-    return (is_initial or is_capitalised(following)) and is_first and not is_numbered
+    is_numbered = before is not None and before.core[:1].isdigit()  # "45th St."
+    is_address = earlier is not None and (earlier.core[:1].isdigit() or is_direction(earlier))
+    is_street = is_numbered or is_address
+    return (is_initial or is_capitalised(following)) and is_first and not is_street
 
 
 def _with_stop(reader: TokenReader, words: str, token: Token) -> Reading:

@@ -43,7 +43,8 @@ def read_address(reader: TokenReader, token: Token) -> Reading | None:
         return Reading(f"{house} {_SIDES[core_after(reader, 1)]}", 2, trail="")
     if _ROUTE.fullmatch(token.core) and _is_after_road(reader):
         return Reading(in_pairs(token.core))
-    if token.core in _COMPASS and token.trail in ("", ".") and _is_direction(reader):
+    is_last = token.trail not in ("", ".")  # "SR 520 W, then"
+    if token.core in _COMPASS and (_is_after_route(reader) if is_last else _is_direction(reader)):
         return Reading(_COMPASS[token.core], trail=unit_trail(reader, token.core, 0))
     is_side = token.core in _SIDES and token.trail in ("", ".")
     if is_side and _is_after_house(reader) and is_capitalised(reader.token(1)):
@@ -66,17 +67,27 @@ def _is_after_road(reader: TokenReader) -> bool:
 
 def _is_direction(reader: TokenReader) -> bool:
     """Whether a letter is a direction: `I-90 E`, `2 mi. N of the town`, `head S on Elm St.`"""
-    before, earlier, following = reader.before, reader.earlier, reader.token(1)
+    before, following = reader.before, reader.token(1)
     if before is None or before.trail not in ("", "."):
         return False
-    is_road = earlier is not None and earlier.core in _ROADS
-    if _ROAD.fullmatch(before.core) or (is_road and _ROUTE.fullmatch(before.core)):
+    if _is_after_route(reader):
         return True
     word = before.core.lower()
     is_way = word in _BEFORE_DIRECTIONS or before.core in UNITS
     is_place = is_way or (word.isalpha() and word not in ("a", "the"))
     after = "" if following is None else following.core
     return (after == "of" and is_place) or (after in _AFTER_DIRECTIONS and is_way)
+
+
+def _is_after_route(reader: TokenReader) -> bool:
+    """Whether the number of a road stands before: `I-90`, `SR 520`."""
+    before, earlier = reader.before, reader.earlier
+    if before is None or before.trail not in ("", "."):
+        return False
+    is_road = earlier is not None and earlier.core in _ROADS
+    return _ROAD.fullmatch(before.core) is not None or (
+        is_road and _ROUTE.fullmatch(before.core) is not None
+    )
 
 
 def _is_before_side(reader: TokenReader) -> bool:

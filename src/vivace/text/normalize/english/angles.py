@@ -16,7 +16,7 @@ _DIRECTIONS = {"N": "north", "S": "south", "E": "east", "W": "west"}
 _INCH = r"(?:[\"”″]|'')"
 _CROSSES = ("x", "×", "by")
 _AFTER_FEET = (*_CROSSES, "tall", "long", "wide", "deep", "high")
-_STOPS = r"(?P<trail>[.,;:!?)]*)"
+_STOPS = r"(?P<trail>[.,;:!?…)\]”*_]*)"
 _ANGLE = re.compile(
     rf"(?P<sign>[-−–])?(?P<degrees>{NUMBER})°(?:(?P<minutes>{NUMBER})['’′])?"
     rf"(?:(?P<seconds>{NUMBER}){_INCH})?(?P<direction>[NSEW])?{_STOPS}"

@@ -49,7 +49,7 @@ def spell_letters(letters: str) -> str:
 
 
 def read_capitals(reader: TokenReader, token: Token) -> Reading | None:
-    if (numeral := _read_numeral(reader, token)) is not None:
+    if (numeral := read_numeral(reader, token)) is not None:
         return numeral
     found = _CAPITALS.fullmatch(token.core)
     if found is None:
@@ -137,7 +137,7 @@ def _is_emphasized(token: Token) -> bool:
     return word in _SMALL or (len(word) > 3 and is_pronounceable(word))
 
 
-def _read_numeral(reader: TokenReader, token: Token) -> Reading | None:
+def read_numeral(reader: TokenReader, token: Token) -> Reading | None:
     """`Henry VIII`, `World War II`; `I` only after a word such as `War`."""
     core = token.core[:-2] if token.core.endswith(_OWNERS) else token.core  # "Henry VIII's"
     value, ending = roman(core), token.core[len(core) :]

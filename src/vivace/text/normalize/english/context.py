@@ -39,7 +39,7 @@ def is_noun(token: Token | None) -> bool:
 def is_after_code(reader: TokenReader) -> bool:
     """Whether digits are those of a code: `order 4821`, `Code: 4839`, `your PIN is 4839`."""
     before, earlier = reader.before, reader.earlier
-    if before is None or before.lead:
+    if before is None:
         return False
     is_further = before.core.isdecimal() or before.core in ("is", "was")  # "code 493 201"
     named = earlier if is_further and before.is_open else before

@@ -17,7 +17,8 @@ _UNSURE = re.compile("a|[A-Z]")  # also a word, or the name of "plan B"
 _KEYS = {"*": "star", "#": "pound"}
 _BEFORE_KEYS = frozenset(("press", "dial", "hit", "enter", "push", "code"))
 _AFTER_KEYS = ("key", "button", "sign", "")
-_SEQUENCE = re.compile(r"([*#]\d{1,6}[*#]?|\d{1,8}#)([.,;:!?]*)")
+_ENDS = '.,;:!?…)]"”'
+_SEQUENCE = re.compile(rf"([*#]\d{{1,6}}[*#]?|\d{{1,8}}#)([{re.escape(_ENDS)}]*)")
 _WHOLE = re.compile(r"[*#]\d{1,6}#")
 
 
@@ -74,7 +75,7 @@ def read_key(reader: TokenReader, token: Token) -> Reading | None:
     if found and (before in _BEFORE_KEYS or _WHOLE.fullmatch(found[1])):
         words = [_KEYS.get(sign) or spell_digits(sign) for sign in found[1]]
         return Reading(" ".join(words), lead="", trail=found[2])
-    sign = token.text.rstrip(".,;:!?")
+    sign = token.text.rstrip(_ENDS)
     if sign not in _KEYS or is_beside_operator(reader):
         return None
     following = reader.token(1)

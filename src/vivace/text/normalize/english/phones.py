@@ -11,8 +11,9 @@ _WHOLE = re.compile(
     r"(?:\+?1[-.])?(?:\(?\d{3}\)?[-.])?\d{3}[-.]\d{4}|\+\d{1,3}(?:[-.]\d{2,4}){2,4}|\+\d{10,13}"
     r"|1-\d{3}-[A-Z]{5,9}|0\d{2,4}/\d{4,8}|\d{2,9}(?:-\d{2,9}){2,4}|\d{1,7}(?:-\d{1,7}){3,5}"
 )
-_PART = re.compile(r"0\d{4}|\+?\d{1,4}(?:[-.]\d{2,4}){0,3}|\(\d{1,5}\)(?:[-.]?\d{2,4}){0,3}")
-_BRACKETED = re.compile(r"\(\d{3}\)\d{3}[-.]\d{4}(?=[.,;:!?)]*$)")
+_PART = re.compile(r"0\d{4}|\+?\d{1,4}(?:[-.]\d{2,4}){0,3}|\(\+?\d{1,5}\)(?:[-.]?\d{2,4}){0,3}")
+_ENDS = ".,;:!?…\"”'’)]*_"
+_BRACKETED = re.compile(r"\(\d{3}\)\d{3}[-.]\d{4}")
 _LONG_PART = re.compile(r"\d{5,9}")  # the last group of some numbers abroad
 _MAX_PARTS = 6
 _CARD_PART = re.compile(r"\d{3,4}")
@@ -28,13 +29,28 @@ def read_phone(reader: TokenReader, token: Token) -> Reading | None:
         return card
     if (found := _EXTENSION.fullmatch(core)) and _is_after_phone(reader):
         return Reading(f"extension {spell_digits(found[1])}")
-    text = token.text
-    if found := _BRACKETED.match(text):
-        return Reading(say_phone(found[0]), lead="", trail=text[found.end() :])
-    is_begun = core.startswith("+") or text.startswith("(") or re.fullmatch(r"0\d{2,4}", core)
+    lead = _lead(token)
+    number, trail = _split_end(token.text[len(lead) :])
+    if _BRACKETED.fullmatch(number):
+        return Reading(say_phone(number), lead=lead, trail=trail)
+    is_begun = core.startswith("+") or lead != token.lead or re.fullmatch(r"0\d{2,4}", core)
     if not is_begun or not any(letter.isdigit() for letter in core):
         return None
-    return _read_parts(reader)
+    return _read_parts(reader, lead)
+
+
+def _lead(token: Token) -> str:
+    """The signs before a number; the bracket of an area code belongs to the number."""
+    is_area = token.lead.endswith("(") and ")" in token.core + token.trail[:1]
+    return token.lead[:-1] if is_area else token.lead
+
+
+def _split_end(text: str) -> tuple[str, str]:
+    """A number and the signs after it; the bracket of an area code belongs to the number."""
+    number = text.rstrip(_ENDS)
+    if number.count("(") > number.count(")") and text[len(number) : len(number) + 1] == ")":
+        number += ")"
+    return number, text[len(number) :]
 
 
 def _is_after_phone(reader: TokenReader) -> bool:
@@ -56,7 +72,7 @@ def _read_card(reader: TokenReader) -> Reading | None:
     return Reading(say_phone(" ".join(groups)), len(groups))
 
 
-def _read_parts(reader: TokenReader) -> Reading | None:
+def _read_parts(reader: TokenReader, lead: str) -> Reading | None:
     """A number in several groups: `+44 20 7946 0958`, `(555) 010-9999`."""
     groups: list[str] = []
     trail = ""
@@ -64,19 +80,18 @@ def _read_parts(reader: TokenReader) -> Reading | None:
         token = reader.token(place)
         if token is None:
             break
-        text = token.text
-        body = text.rstrip(".,;:!?\"”'’")
+        body, trail_here = _split_end(token.text if place else token.text[len(lead) :])
         is_long = place > 0 and groups[0][0] in "+0" and _LONG_PART.fullmatch(body)
         if not _PART.fullmatch(body) and not is_long:
             break
         groups.append(body)
-        trail = text[len(body) :]
+        trail = trail_here
         if trail:
             break
     digits = re.sub(r"\D", "", "".join(groups))
     if len(groups) < 2 or not 7 <= len(digits) <= 15:
         return None
-    return Reading(say_phone(" ".join(groups)), len(groups), trail)
+    return Reading(say_phone(" ".join(groups)), len(groups), trail, lead)
 
 
 def say_phone(text: str) -> str:

@@ -267,7 +267,8 @@ def read_range(reader: TokenReader, token: Token) -> Reading | None:
 
 def _is_after_number_sign(reader: TokenReader) -> bool:
     """Whether two numbers are one: `No. 19-1392`, unlike `Nos. 5-7`."""
-    return reader.before is not None and reader.before.text.lower() == "no."
+    before = reader.before
+    return before is not None and (before.core + before.trail).lower() == "no."
 
 
 def _is_after_book(reader: TokenReader) -> bool:

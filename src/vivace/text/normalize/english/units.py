@@ -75,6 +75,7 @@ _PERIOD = re.compile(r"q[1-4]|h[12]|fy")  # "Q3 2025 results"
 _PLURAL = re.compile(r"(\d{1,3})s")
 _SHORT_YEAR = re.compile(r"['’](\d\d)")
 _MAX_GROUPS = 5  # up to quadrillions
+_MAX_EMPHASIZED = 6  # words
 _BEFORE_YEARS = word_set("before_years")
 _BEFORE_OLD_YEARS = ("a.d", "ad", "c", "ca", "circa", "in", "since", "year")
 _CALLS = ("call", "dial")
@@ -250,7 +251,7 @@ def _read_integer(reader: TokenReader, token: Token, digits: str, following: str
     before = word_before(reader) or _marked_before(reader)
     if before == "in" and reader.earlier is not None and reader.earlier.core == "ending":
         return spell_digits(digits)  # "an account ending in 4821"
-    if token.lead.endswith("*") and "*" not in token.trail and len(digits) == 4:
+    if len(digits) == 4 and token.lead.endswith("*") and not _is_emphasized(reader, token):
         return spell_digits(digits)  # an account: "*4821"
     if len(digits) >= 3 and (is_after_code(reader) or (before in _CALLS and len(digits) == 3)):
         return spell_digits(digits)
@@ -263,6 +264,12 @@ def _read_integer(reader: TokenReader, token: Token, digits: str, following: str
     if len(digits) >= 7 and not digits.endswith("000"):
         return spell_digits(digits)
     return read_digits(digits)
+
+
+def _is_emphasized(reader: TokenReader, token: Token) -> bool:
+    """Whether an asterisk before a number begins Markdown: `**1500 people**`, `*1500 people*`."""
+    phrase = map(reader.token, range(_MAX_EMPHASIZED))
+    return token.lead.endswith("**") or any(one is not None and "*" in one.trail for one in phrase)
 
 
 def _marked_before(reader: TokenReader) -> str:
@@ -287,7 +294,7 @@ def _read_four(reader: TokenReader, token: Token, digits: str, before: str, foll
     if not (1010 if before in _BEFORE_OLD_YEARS else 1100) <= number <= 2099:
         return read_digits(digits)
     is_counted = following.isalpha() and following.islower() and following.endswith("s")
-    if is_counted and following not in _AFTER_YEARS:
+    if following in _COUNTED or (is_counted and following not in _AFTER_YEARS):
         return read_digits(digits)
     if before in _BEFORE_YEARS or number >= 1900 or token.lead == "(":
         return year(number)
@@ -320,7 +327,9 @@ def _is_after_name(reader: TokenReader) -> bool:
     before = reader.before
     if before is None or not before.is_open:
         return False
-    is_first = reader.earlier is None or not reader.earlier.is_open
+    earlier = reader.earlier
+    is_first = earlier is None or not earlier.is_open or not earlier.core[-1:].isalnum()
+    is_first = is_first or before.lead != ""
     return any(letter.isupper() for letter in before.core[is_first:])
 
 

@@ -28,14 +28,18 @@ FORMULAS = {
     r"$\text{speed} = 5\,\text{m/s}$": "speed = 5 m/s",
     r"$\sum_{i=1}^{n} i$": "∑[i=1→n] i",
     r"$\int\limits_0^1 x^2 \, dx$": "∫[0→1] x² dx",
-    r"$\lim_{x \to 0} \sin x$": "lim[x→0] sin x",
+    r"$\lim_{x \to 0} \sin x$": "lim[x→0] sin(x)",
+    r"$\frac{d}{dx}\sin x + \frac{\partial f}{\partial x}$": "d/dx sin(x) + ∂f/∂x",
+    r"$\log_2 8 + \sin^2\theta + n \log n$": "log₂(8) + sin²(θ) + n log(n)",
+    r"$\bar{x} = \frac{1}{n}\sum_i x_i$": "x bar = 1/n ∑[i] x_i",
+    r"$a \equiv 1 \pmod{7}$": "a ≡ 1 mod 7",
     r"$10^{-3} + e^{-x} + x^{n+1} + e^{-x^2}$": "10^-3 + e^-x + x^(n+1) + e^(-x²)",
     r"$2\frac{1}{2} = \frac{5}{2}$": "2 1/2 = 5 ÷ 2",
     r"$G\frac{m_1 m_2}{r^2}$": "G m_1 m_2 ÷ r²",
     r"$\frac{a+b}{2}$": "(a + b) ÷ 2",
     r"$\sqrt[3]{27} = \sqrt[n]{x}$": "∛27 = x^(1/n)",
     r"$\binom{n}{k}$": "C(n, k)",
-    r"$\vec{F} = m\mathbf{a}$": "F = ma",
+    r"$\vec{F} = m\mathbf{a}$": "vector F = ma",
     r"$\begin{aligned} x &= 1 \\ y &= 2 \end{aligned}$": "x = 1, y = 2",
     r"$\left( x \right)$": "( x )",
     r"$50\% \{a\}$": "50% {a}",
@@ -144,6 +148,6 @@ def test_formula_is_spoken() -> None:
     options = ScriptOptions(clean=True, normalize=True)
     text = r"We get $\sum_{i=1}^{n} i = \frac{n(n+1)}{2}$, or $e^{-x} \le \frac{1}{2}$."
     assert plan_utterances(text, options) == [
-        "We get the sum from i equals one to n of i equals n of n plus one divided by two, or e to "
-        "the power of minus x is at most one half."
+        "We get the sum from i equals one to n of i equals n times n plus one divided by two, or "
+        "e to the power of minus x is at most one half."
     ]

@@ -15,6 +15,9 @@ _BRACKETS = {"{": re.compile(r"\\.|[{}]"), "[": re.compile(r"\\.|[\[\]]")}
 _DEGREE = re.compile(r"\[([^\[\]]*)\]")
 _SIMPLE = re.compile(r"[-+−]?[A-Za-z0-9α-ωΑ-Ω∞]{1,3}")
 _SHORT = re.compile(r"[A-Za-zα-ωΑ-Ω]|\d+(?:\.\d+)?|\d{1,3}[A-Za-zα-ω]")
+_DIFFERENTIAL = re.compile(r"[d∂][²³]?[A-Za-zα-ω]?[²³]?")  # of a derivative
+_OPERAND = re.compile(r"\s*(?:\d*[A-Za-z]|\d+|\\[a-z]+)(?![A-Za-z({_^])")  # of a function
+_LOWERED = str.maketrans("_0123456789", " ₀₁₂₃₄₅₆₇₈₉")
 _LOOSE = re.compile(r".[^()]*[-+−±]")  # needs brackets in a fraction
 _MAX_DEPTH = 20
 _SPACE = re.compile(r"\s+")
@@ -30,6 +33,7 @@ _KINDS = {  # of the other commands
 _WITH_BOUNDS = frozenset(("∑", "∏", "∫", "∬", "∮", "lim"))
 _NEXT_BOUND = re.compile(r"\s*(?:\\(?:no)?limits)?\s*([_^])")
 _ROOTS = {"": "√", "2": "√", "3": "∛", "4": "∜"}
+_ACCENTS = {"vec": "vector", "hat": "hat", "bar": "bar", "tilde": "tilde", "dot": "dot"}
 _SPACES = frozenset(("\\quad", "\\qquad", "\\,", "\\;", "\\:", "\\ ", "\\!", "~"))
 
 
@@ -101,9 +105,30 @@ class _Formula:
         if kind == "dropped":
             self._place += self._text.startswith(".", self._place)
             return ""
+        if kind == "functions":
+            return join([sign, self._read_operand()])
+        if name in _ACCENTS:
+            return _accent(name, self._argument())
         if name == "sqrt":
             return self._read_root()
         return sign
+
+    def _read_operand(self) -> str:
+        """What follows a function: "(x)" of `\\sin x`, "₂(8)" of `\\log_2 8`."""
+        scripts = ""
+        while self._text[self._place : self._place + 1] in ("_", "^"):
+            sign = self._text[self._place]
+            self._place += 1
+            script = self._read_script(sign)
+            scripts += script.translate(_LOWERED).strip() if sign == "_" else script
+        operand = _OPERAND.match(self._text, self._place)
+        if operand is None:
+            return scripts
+        self._place = operand.end()
+        inner = operand[0].strip()
+        if inner[0] == "\\":
+            inner = _Formula(inner, self._depth + 1).read()
+        return join([scripts, "(", inner, ")"])
 
     def _read_root(self) -> str:
         degree = ""
@@ -169,16 +194,31 @@ def _space(part: str, before: Sequence[str]) -> str:
     is_binary = last[-1:].isalnum() or last[-1:] in tuple(")²³'!")
     if part in _OPERATORS and (is_binary or part not in "-−"):
         return join([" ", rewrite(part, "−") if part == "-" else part, " "])
-    is_fraction = "/" in part or "÷" in part
-    return join([" ", part]) if is_fraction and last[-1:].isalnum() else part
+    if part == "-" and last.rstrip().endswith(","):
+        return rewrite(part, "−")  # "x, -x": no hyphen
+    is_word = part[:2].isalpha() and len(part) > 2 and part[:1].isascii()  # "sin(x)"
+    is_apart = is_word or any("/" in one or "÷" in one for one in (part, last))
+    is_near = bool(before) and before[-1][-1:].isalnum()
+    is_near = is_near and (part[:1].isalnum() or part[:1] in _WITH_BOUNDS)
+    return join([" ", part]) if is_apart and is_near else part
 
 
 def _divide(above: str, below: str) -> str:
     is_short = _SHORT.fullmatch(above) and _SHORT.fullmatch(below)
+    parts = [substitute(_SPACE, "", part) for part in (above, below)]
+    if all(map(_DIFFERENTIAL.fullmatch, parts)):
+        return join(parts, "/")  # "dy/dx"
     is_improper = above.isdecimal() and below.isdecimal() and int(above) >= int(below)
     if is_short and not is_improper:  # "8/2" may be a date
         return join([above, "/", below])
     return join([_bracket(above), " ÷ ", _bracket(below)])
+
+
+def _accent(name: str, text: str) -> str:
+    """`\\vec{F}` as "vector F", `\\bar{x}` as "x bar"; other accents are left out."""
+    if not (len(text) == 1 and text.isalpha()):
+        return text
+    return join([" ", "vector ", text]) if name == "vec" else join([text, f" {_ACCENTS[name]} "])
 
 
 def _bracket(text: str) -> str:

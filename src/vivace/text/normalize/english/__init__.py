@@ -21,6 +21,7 @@ from vivace.text.normalize.english.formulas import read_bounds, read_formula, re
 from vivace.text.normalize.english.money import read_money
 from vivace.text.normalize.english.numbers import SMALL_NUMERALS
 from vivace.text.normalize.english.phones import read_phone
+from vivace.text.normalize.english.powers import read_power
 from vivace.text.normalize.english.ranges import read_cross, read_fraction, read_range
 from vivace.text.normalize.english.references import read_reference
 from vivace.text.normalize.english.signs import (
@@ -38,7 +39,6 @@ from vivace.text.normalize.english.units import (
     read_number,
     read_ordinal,
     read_plural,
-    read_power,
 )
 from vivace.text.normalize.english.web import read_web
 from vivace.text.normalize.rules import MAX_TOKEN, LanguageRules, Rule, Token

@@ -30,12 +30,14 @@ _IN_NAMES = word_set("in_names")
 _NEVER_LAST = word_set("never_last")
 # Abbreviations before a year: `c. 1450`.
 _BEFORE_YEARS = word_map("before_year")
+_BEFORE_TIMES = word_map("before_time")  # "dep. 08:25"
+_TIME = re.compile(r"\d{1,2}[:.]\d\d")
 _GLUED_YEAR = re.compile(r"(c|b|d|r)\.([12]\d{3})")  # "c.1890"
 _GLUED_NUMBER = re.compile(r"([A-Za-z]{1,4})\.(\d{1,4}(?:[-–]\d{1,4})?)")  # "No.1", "pp.5-7"
 _SHOTS = {"INT": "Interior", "EXT": "Exterior"}  # of a screenplay: "INT. KITCHEN - DAY"
 _YEAR = re.compile(r"[1-9]\d{2,3}(?:$|[-–])")
 _PLAIN = word_map("plain_abbreviations")
-_DOTLESS = word_map("without_stop")
+_DOTLESS = word_map("without_stop") | word_map("keys")
 _STREETS = frozenset(("St", "Ave", "Blvd", "Rd", "Hwy", "Pkwy"))
 WITHOUT_STOP = frozenset(
     (*_PLAIN, *_DOTLESS, *_STREETS, "Apt", "apt", "Dr", "Prof")
@@ -43,7 +45,17 @@ WITHOUT_STOP = frozenset(
 # Words that may be abbreviations if a full stop follows, in lower case.
 WITH_STOP = frozenset(
     word.lower()
-    for word in ("A", "est", *_TITLES, *_PLACES, *_WORDS, *_BOOKS, *_BEFORE_YEARS, *NUMBERED)
+    for word in (
+        "A",
+        "est",
+        *_BEFORE_TIMES,
+        *_TITLES,
+        *_PLACES,
+        *_WORDS,
+        *_BOOKS,
+        *_BEFORE_YEARS,
+        *NUMBERED,
+    )
 )
 _INITIALS = re.compile(r"((?:[A-Z][a-z]?\.|[a-z]\.)+)([A-Za-z]{1,2})((?:\.?['’]s)?)")
 _BRACKETED = re.compile(r"\((\d+)\)(?:[-–]\((\d+)\))?([.,;:!?…)\]\"”*_]*)")
@@ -105,6 +117,9 @@ def read_abbreviation(reader: TokenReader, token: Token) -> Reading | None:
             numbers = " to ".join(map(read_digits, filter(None, found.groups()[:2])))
             return Reading(f"{words} {numbers}", 2, found[3])  # "Eq. (2)", "Eqs. (5)–(7)"
         return Reading(words, trail=token.trail[1:]) if is_before else None
+    if lower in _BEFORE_TIMES and (following := reader.token(1)) is not None:
+        is_time = token.trail == "." and _TIME.match(following.core) is not None
+        return Reading(_BEFORE_TIMES[lower], trail="") if is_time else None
     if core in _BEFORE_YEARS and (following := reader.token(1)) is not None:
         is_year = token.trail == "." and _YEAR.match(following.core) is not None
         return Reading(_BEFORE_YEARS[core], trail="") if is_year else None
@@ -114,7 +129,7 @@ def read_abbreviation(reader: TokenReader, token: Token) -> Reading | None:
         return Reading(_SHOTS[core], trail=token.trail[1:]) if reader.before is None else None
     if core == "V" and (numeral := read_numeral(reader, token)) is not None:
         return numeral  # "Henry V."
-    if lower in _WORDS:
+    if lower in _WORDS and (core != "V" or _is_after_name(reader)):
         words = _case(_WORDS[lower], core)
         if lower == "incl" and word_before(reader) in ("is", "not", "are"):
             return _with_stop(reader, "included", token)
@@ -124,6 +139,10 @@ def read_abbreviation(reader: TokenReader, token: Token) -> Reading | None:
     if _ONE_INITIAL.fullmatch(core):
         return _read_initial(reader, token)
     return None
+
+
+def _is_after_name(reader: TokenReader) -> bool:
+    return reader.before is not None and reader.before.is_open and is_capitalised(reader.before)
 
 
 def _is_after_number(reader: TokenReader, word: str) -> bool:

@@ -128,6 +128,8 @@ def _is_before_street(reader: TokenReader) -> bool:
 def read_street(reader: TokenReader, token: Token) -> Reading | None:
     """`10 Downing St, London`, `St Paul`: without a full stop."""
     before, following = reader.before, reader.token(1) if token.is_open else None
+    if before is not None and before.is_open and _NUMBERED_STREET.fullmatch(before.core):
+        return Reading(_PLACES[token.core])  # "on 47th St"
     is_after_name = before is not None and before.is_open and is_capitalised(before)
     is_numbered = reader.earlier is not None and reader.earlier.core[:1].isdigit()
     if is_after_name and (is_numbered or not is_capitalised(following)):

@@ -40,7 +40,7 @@ def read_angle(reader: TokenReader, token: Token) -> Reading | None:
         return _read_feet(reader, found)
     if found := _LENGTH.fullmatch(text):
         return _read_length(reader, found)
-    if found := _SIDES.fullmatch(text):
+    if (found := _SIDES.fullmatch(text)) and not reader.is_quoted:
         name = "inch" if is_attribute(reader) else "inches"
         sides = f"{decimal(found[1])} by {decimal(found[2])}"
         return Reading(f"{sides} {name}", trail=found["trail"])
@@ -76,7 +76,8 @@ def _read_degrees(reader: TokenReader, text: str) -> Reading | None:
 def _say_angle(found: re.Match[str]) -> str:
     parts = (("degrees", "degree"), ("minutes", "minute"), ("seconds", "second"))
     words = ["minus"] if found["sign"] else []
-    words += [_count(found[name], one, f"{one}s") for name, one in parts if found[name]]
+    numbers = [(found[name], one) for name, one in parts if found[name]]
+    words += [_count(number.lstrip("0") or "0", one, f"{one}s") for number, one in numbers]
     return " ".join([*words, *filter(None, [_DIRECTIONS.get(found["direction"])])])
 
 
@@ -115,7 +116,8 @@ def _read_length(reader: TokenReader, found: re.Match[str]) -> Reading | None:
     names = ("foot", "feet") if found["sign"] == "′" else ("inch", "inches")
     following = reader.token(1) if not found["trail"] else None
     is_before_things = is_noun(following) and following is not None and following.core.endswith("s")
-    is_single = is_before_things or is_attribute(reader)  # "cut in 3" rounds"
+    is_before_name = following is not None and len(following.core) > 1 and following.core.isupper()
+    is_single = is_before_things or is_before_name or is_attribute(reader)  # "cut in 3" rounds"
     return Reading(_count(found["number"], *names, is_single=is_single), trail=found["trail"])
 
 

@@ -18,10 +18,11 @@ from vivace.text.normalize.english.numbers import (
     spell_digits,
     year,
 )
+from vivace.text.normalize.english.ranges import say_fraction
 from vivace.text.normalize.english.signs import INSIDE
 from vivace.text.normalize.english.tables import word_map
 from vivace.text.normalize.english.unit_names import unit_trail, unit_words
-from vivace.text.normalize.rules import Reading, Token, TokenReader
+from vivace.text.normalize.rules import Reading, Token, TokenReader, is_beside_operator
 
 _MIXED = re.compile(r"((?=.*\d)(?=.*[A-Za-z])[A-Za-z0-9]+(?:-[A-Za-z0-9]+)*?)((?:['’]s)?)")
 # Llama-3.1-8B, 802.11ac
@@ -53,6 +54,7 @@ _MAX_SPELLED = 5  # letters of a name such as "SpO" of "SpO2"
 _QUARTER = re.compile(r"([QH][1-4])['’](\d\d)")
 _GRADE = re.compile("[A-F][-−]")
 _KNOWN = word_map("brands")
+_KEYS = word_map("keys")  # of a keyboard: "Ctrl+C"
 _LANGUAGES = word_map("languages")
 _HYPHENED = re.compile(
     rf"({NUMBER})-([A-Z]?[a-z]{{2,}}|a(?=-[a-z])|y\.o|[A-Z]?Hz|[KMGT]B|[gmVW])((?:-(?:[A-Za-z]{{2,}}|a))*)"
@@ -216,7 +218,7 @@ def read_compound(reader: TokenReader, token: Token) -> Reading | None:
 
 def _read_sides(reader: TokenReader, text: str) -> str | None:
     """The sides of `p50=12ms`, `23cm/9in`, `2.31→0.47`, each read on its own."""
-    sides = _SIDES.split(text)
+    sides = _join_fractions(_SIDES.split(text))
     if len(sides) < 3 or not all(any(map(str.isalnum, side)) for side in sides[::2]):
         return None
     if not any(map(str.isdigit, text)):
@@ -225,15 +227,32 @@ def _read_sides(reader: TokenReader, text: str) -> str | None:
         sides = [_DIFFERENCE.sub(r"\1 \2 \3", side) for side in sides]
     words = [reader.read_alone(side) for side in sides[::2]]
     joints = [_SIDE_JOINTS.get(joint) or INSIDE[joint] for joint in sides[1::2]]
-    if _is_quotient(sides):
+    if _is_quotient(sides) or (_is_short_quotient(sides) and is_beside_operator(reader)):
         joints = ["over"] * len(joints)
     return " ".join([words[0], *(f"{a} {b}" for a, b in zip(joints, words[1:], strict=True))])
+
+
+def _join_fractions(sides: list[str]) -> list[str]:
+    """`1/3`, `≈` and `0.333` of `1/3≈0.333`."""
+    joined = sides[:1]
+    for joint, side in zip(sides[1::2], sides[2::2], strict=True):
+        is_part = joint == "/" and set(sides[1::2]) != {"/"}
+        if is_part and say_fraction(f"{joined[-1]}/{side}") is not None:
+            joined[-1] += f"/{side}"
+        else:
+            joined += [joint, side]
+    return joined
 
 
 def _is_quotient(sides: list[str]) -> bool:
     """Whether the sides are terms of a quotient: `π²/6`, `1/n²`, `4y/5`."""
     terms = [side for side in sides[::2] if not side.isdigit()]
     return set(sides[1::2]) == {"/"} and bool(terms) and all(map(_TERM.fullmatch, terms))
+
+
+def _is_short_quotient(sides: list[str]) -> bool:
+    """Whether a digit or letter stands over another: `1/N`."""
+    return set(sides[1::2]) == {"/"} and all(len(side) == 1 for side in sides[::2])
 
 
 def _is_changed(part: str) -> bool:
@@ -263,6 +282,8 @@ def _read_parts(parts: list[str]) -> list[str]:
 
 
 def _read_part(part: str) -> str:
+    if part in _KEYS:
+        return _KEYS[part]
     if re.fullmatch(r"\.\d+", part):
         return decimal(part)
     if _NUMBER.fullmatch(part):

@@ -6,12 +6,20 @@ import re
 
 from vivace.text.normalize.english.numbers import ordinal, year
 from vivace.text.normalize.english.tables import word_list, word_map, word_set
-from vivace.text.normalize.rules import Reading, Token, TokenReader, core_after, word_before
+from vivace.text.normalize.rules import (
+    Reading,
+    Token,
+    TokenReader,
+    core_after,
+    is_capitalised,
+    word_before,
+)
 
 MONTHS = word_list("months")
 _SHORT = {month[:3]: month for month in MONTHS} | {"Sept": "September"}
 _CAPITAL_MONTHS = frozenset(name.upper() for name in (*MONTHS, *_SHORT))
 _DAYS = word_map("days")
+_AND = ("and", "or", "&")
 DAYS = frozenset(_DAYS.values())
 NAMES = frozenset((*MONTHS, *_SHORT, *_DAYS))  # words that may be part of a date
 _NUMERIC = re.compile(r"(\d{1,4})([-/.])(\d{1,2})\2(\d{1,4})")
@@ -233,6 +241,8 @@ def _read_day_name(reader: TokenReader, token: Token) -> Reading | None:
     is_before_date = following is not None and (
         _month(following.core) is not None or following.core[:1].isdigit()
     )
+    if token.trail[:1] != "." and _is_day_name(reader, token):
+        return Reading(_DAYS[token.core])
     is_word = token.core in ("Sat", "Sun", "Wed") and not token.trail.startswith(".,")
     is_name = token.trail.startswith(".") and (not is_word or _is_before_day(reader))
     if not is_name and not (is_before_date and token.trail in ("", ".", ",", ".,")):
@@ -241,6 +251,18 @@ def _read_day_name(reader: TokenReader, token: Token) -> Reading | None:
     is_end = is_end and not token.trail.startswith(".,")
     trail = token.trail if is_end else token.trail.removeprefix(".")
     return Reading(_DAYS[token.core], trail=trail)
+
+
+def _is_day_name(reader: TokenReader, token: Token) -> bool:
+    """Whether a word without a full stop is a day: `by Fri`, `Tue, Thu and Sat`."""
+    before, following = reader.before, reader.token(1)
+    if token.core in ("Tue", "Tues", "Thu", "Thur", "Thurs", "Fri"):
+        return not (token.is_open and is_capitalised(following))  # "Thu Nguyen"
+    last, next_ = reader.earlier, reader.token(2)
+    neighbours = [before, following]
+    neighbours += [last] if before is not None and before.core in _AND else []
+    neighbours += [next_] if following is not None and following.core in _AND else []
+    return any(one is not None and one.core in _DAYS for one in neighbours)
 
 
 def _is_before_day(reader: TokenReader) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from vivace.text.normalize.english.numbers import cardinal, in_pairs
-from vivace.text.normalize.english.tables import word_set
+from vivace.text.normalize.english.tables import word_map, word_set
 from vivace.text.normalize.rules import (
     Reading,
     Token,
@@ -21,6 +21,7 @@ _PART = re.compile(r"(\d{1,3})(d|hr?|min|m|s)")
 _ORDER = "dhms"
 _SECONDS = re.compile(r"(\d{1,2}0)s")
 _BEFORE_SECONDS = word_set("before_seconds")
+_AFTER_SECONDS = word_set("after_seconds")
 _MILITARY = re.compile(r"([01]\d|2[0-4])([0-5]\d)")
 _MINUTES = re.compile(r"(\d{1,3})m")
 _LABELS = word_set("before_durations")
@@ -28,11 +29,16 @@ _GOAL = re.compile(r"(\d{1,3})(?:\+(\d{1,2}))?['’]([.,;:!?…)\]\"”*_]*)")
 _PLURALS = {"10": "tens", "100": "hundreds", "1000": "thousands", "1,000": "thousands"}
 _ROUND = re.compile(r"(10|100|1,?000)s")
 _MAX_TOKENS = 4
+_MARKS = {sign: words for sign, words in word_map("number_signs").items() if sign in "~≈<>≤≥"}
 _AGO = {**_NAMES, "w": "week", "wk": "week", "mo": "month", "y": "year", "yr": "year"}
 _BEFORE_AGO = re.compile(rf"(\d{{1,4}})({'|'.join(sorted(_AGO, key=len, reverse=True))})")
 
 
 def read_duration(reader: TokenReader, token: Token) -> Reading | None:
+    if token.core[:1] in _MARKS and _PARTS.fullmatch(token.core, 1):  # "≈2h 15m"
+        parts, num_tokens = _collect(reader)
+        words = f"{_MARKS[token.core[0]]} {_say(parts)}"
+        return Reading(words, num_tokens) if len(parts) > 1 else None
     if not token.core[:1].isdigit():
         return None
     if (goal := _read_goal(reader, token)) is not None:
@@ -92,10 +98,17 @@ def _is_labelled(reader: TokenReader) -> bool:
 def _is_after_time_word(reader: TokenReader, token: Token) -> bool:
     """`wait 30s`, `timeout: 30s`, `in 30s.`, but `in 90s style`."""
     before = word_before(reader)
+    is_rest = core_after(reader, 1) in _AFTER_SECONDS and before not in ("a", "an", "the")
+    if is_rest or (before == "of" and _is_delay(reader.earlier)):
+        return True  # "60s rest", "a timeout of 30s"
     is_last = not token.is_open or reader.token(1) is None
     if is_last and reader.before is not None and reader.before.trail == ":":
         return True
     return before in _BEFORE_SECONDS or (before == "in" and is_last)
+
+
+def _is_delay(token: Token | None) -> bool:
+    return token is not None and token.is_open and token.core.lower() in _AFTER_SECONDS
 
 
 def _collect(reader: TokenReader) -> tuple[list[tuple[str, str]], int]:
@@ -103,6 +116,7 @@ def _collect(reader: TokenReader) -> tuple[list[tuple[str, str]], int]:
     parts: list[tuple[str, str]] = []
     for place in range(_MAX_TOKENS):
         core = core_after(reader, place)
+        core = core if place else core.lstrip("".join(_MARKS))
         if not _PARTS.fullmatch(core):
             return parts, place
         both = parts + _PART.findall(core)

@@ -44,7 +44,13 @@ _BOUNDED = {
     "∑": "sum", "∏": "product", "∫": "integral", "∬": "double integral", "∮": "integral",
     "lim": "limit",
 }  # fmt: skip
-_POWER = re.compile(r"([A-Za-z]|\d+)\^(?:\(([^()]+)\)|([-−][A-Za-z]{1,2}))")
+_POWER = re.compile(
+    rf"([A-Za-z{_GREEK}]|\d+)\^(?:\(([^()]+)\)|([-−](?:[A-Za-z]{{1,2}}|[{_GREEK}])))"
+)
+_DERIVATIVE = re.compile(
+    r"(?P<sign>[d∂])(?P<above>[²³]?)(?P<name>[A-Za-zα-ω]?)/(?P=sign)(?P<below>[A-Za-zα-ω])[²³]?"
+)
+_DIFFERENTIALS = {"d": "d", "∂": "partial"}
 _ABSOLUTE = re.compile(r"\|([A-Za-z]|[-−]?\d+|[A-Za-z] ?[-+−] ?[A-Za-z\d])\|")
 
 
@@ -64,8 +70,10 @@ def read_formula(reader: TokenReader, token: Token) -> Reading | None:
 
 
 def read_bounds(reader: TokenReader, token: Token) -> Reading | None:
-    """A sum, an integral or a limit with its bounds; `e^(-x²)`."""
+    """A sum, an integral or a limit with its bounds; `dy/dx`; `e^(-x²)`."""
     text = token.text.rstrip(_PUNCTUATION)
+    if found := _DERIVATIVE.fullmatch(text):
+        return Reading(_read_derivative(found), lead="", trail=token.text[len(text) :])
     if found := _POWER.fullmatch(text):
         power = _read(found[2] or found[3])
         words = f"{reader.read_alone(found[1])} to the power of {power}"
@@ -83,6 +91,17 @@ def read_bounds(reader: TokenReader, token: Token) -> Reading | None:
     return Reading(
         f"the {_BOUNDED[bounds['sign']]} {words} of", lead="", trail=token.text[len(text) :]
     )
+
+
+def _read_derivative(found: re.Match[str]) -> str:
+    """`d²y/dx²` as "d squared y by d x squared", `d/dx` as "the derivative by x of"."""
+    below, power = _name(found["below"]), _RAISED.get(found["above"], "")
+    if not found["name"]:
+        kind = {"squared": "second ", "cubed": "third "}.get(power, "")
+        partial = "partial " if found["sign"] == "∂" else ""
+        return f"the {kind}{partial}derivative by {below} of"
+    sign = _DIFFERENTIALS[found["sign"]]
+    return " ".join(f"{sign} {power} {_name(found['name'])} by {sign} {below} {power}".split())
 
 
 def read_math_marks(reader: TokenReader, token: Token) -> Reading | None:
@@ -129,9 +148,21 @@ def _read(text: str) -> str | None:
         part = _PART.match(text, place)
         if part is None:
             return None
+        is_product = part["call"] and _is_product(part["call"], text[part.end() :])
+        is_product = is_product or (part["plain"] == "(" and text[place - 1 : place] == ")")
         words.append(_read_part(part))
+        if is_product:
+            words[-1] = f"{words[-1].removesuffix(' of')} times"
         place = part.end()
     return re.sub(r"\s+(?=,)", "", " ".join(" ".join(words).split()))
+
+
+def _is_product(call: str, following: str) -> bool:
+    """Whether a letter before a bracket is a factor: `n(n+1)`, `a(b+c)`, unlike `f(x)`, `x(t)`."""
+    name, inner = call[:-1], following.partition(")")[0]
+    is_sum = re.search(r"\w\s*[-+−]", inner) is not None
+    is_inside = name in re.findall(r"[A-Za-z]+", inner)
+    return len(name) == 1 and is_sum and (is_inside or name in "abcdkmnr")
 
 
 def _read_part(part: re.Match[str]) -> str:

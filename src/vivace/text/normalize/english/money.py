@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from vivace.text.normalize.english.context import is_attribute
 from vivace.text.normalize.english.numbers import NUMBER, decimal, is_one, read_digits
@@ -63,12 +64,15 @@ _AFTER = re.compile(
 _CENTS = re.compile(rf"({_N})¢(?:/([A-Za-z]+))?")
 _WITH_PART = re.compile(rf"([{_SIGN}])(\d+[½⅓⅔¼¾⅛⅜⅝⅞])")  # "$14½"
 _FOR = re.compile(rf"(\d{{1,2}})/([{_SIGN}](?:{_N}))")  # "2/$15"
+_EVEN = re.compile(r"(.*\d)[.,][-–—]+")  # "€99,–"
 _LONE = re.compile(rf"(?:{_OF})?[{_SIGN}]")  # "R$ 50"
 _PLAIN = re.compile(_N)
 _DECIMAL_COMMA = re.compile(r"\d+,\d{1,2}")
 
 
 def read_money(reader: TokenReader, token: Token) -> Reading | None:
+    if found := _EVEN.fullmatch(token.core):
+        return read_money(reader, replace(token, core=found[1]))
     if found := _SUM.fullmatch(token.core):
         return _read_sum(reader, found)
     if (found := _WITH_PART.fullmatch(token.core)) and (part := say_fraction(found[2])) is not None:
@@ -90,9 +94,10 @@ def read_money(reader: TokenReader, token: Token) -> Reading | None:
             return Reading(_amount(number, sign, ""), num_tokens + 1)
     following = core_after(reader, 1)
     code = _CODES.get(token.core, token.core)
-    if code in _NAMES and _PLAIN.fullmatch(following):
+    if code in _NAMES and _PLAIN.fullmatch(following := _EVEN.sub(r"\1", following)):
         return Reading(_amount(following, code, ""), 2)
-    if _LONE.fullmatch(token.core) and (found := _SUM.fullmatch(token.core + following)):
+    even = _EVEN.sub(r"\1", token.core + following)
+    if _LONE.fullmatch(token.core) and (found := _SUM.fullmatch(even)):
         return _read_sum(reader, found, num_tokens=2)
     return None
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from vivace.text.normalize.english.tables import word_list, word_map
 
 _ONES = word_list("ones")
 _TENS = word_list("tens")
 _SCALES = ("", "thousand", "million", "billion", "trillion", "quadrillion")
+_NUMBER_SIGNS = word_map("number_signs")
 _ORDINALS = word_map("irregular_ordinals")
 _MAX_DIGITS = 3 * len(_SCALES)
 _ROMAN_ONES = ("", "I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX")
@@ -113,3 +116,12 @@ def decade(digits: str) -> str:
 def roman(text: str) -> int | None:
     """The value of a Roman numeral up to 399 in its usual form."""
     return _ROMAN.get(text)
+
+
+def signed(found: re.Match[str]) -> str:
+    """The words of the groups `sign` and `number`: `~5` as "about five"."""
+    return sign_of(found) + decimal(found["number"])
+
+
+def sign_of(found: re.Match[str]) -> str:
+    return f"{_NUMBER_SIGNS[found['sign']]} " if found["sign"] else ""

@@ -57,6 +57,9 @@ _SEASON = re.compile(r"((?:19|20)\d\d)/(\d\d)")
 _SCORE = re.compile(r"(\d{1,3}\.\d{1,2})/(\d{1,3}(?:\.\d{1,2})?)")
 _PAIR = re.compile(rf"({NUMBER})([A-Za-z°]{{1,4}})/({NUMBER})([A-Za-z°]{{1,4}})")
 _RATIO = re.compile(rf"({NUMBER}):({NUMBER})(?::({NUMBER}))?")
+_MINUTES = re.compile(r"([2-5]\d):([0-5]\d)")  # "a 5K in 25:30"
+_BEFORE_MINUTES = ("in", "at", "under", "until")
+_CALCULATIONS = word_set("calculations")
 _CHAPTER = re.compile(r"(\d{1,3}):(\d{1,3})")
 _BOOKS = word_map("bible")
 _WITH_VERSES = frozenset((*_BOOKS.values(), *_BOOKS, "Psalm", "Quran", "Qur'an", "Surah"))
@@ -144,9 +147,17 @@ def _read_out_of(reader: TokenReader, token: Token) -> str | None:
     if is_whole or is_mark or is_share or (above <= below and following in _MARKS):
         return f"{cardinal(above)} out of {cardinal(below)}"
     is_pressure = 60 <= above <= 260 and 30 <= below <= 160
-    if is_pressure and (following == "mmHg" or word_before(reader) in ("bp", "pressure")):
+    if is_pressure and (following == "mmHg" or _is_after_pressure(reader)):
         return f"{cardinal(above)} over {cardinal(below)}"
     return None
+
+
+def _is_after_pressure(reader: TokenReader) -> bool:
+    """`BP 120/80`, `blood pressure: 120/80`, `my BP is 120/80`."""
+    before, earlier = reader.before, reader.earlier
+    is_linked = before is not None and before.core in ("is", "was", "of", "at")
+    named = earlier if is_linked else before
+    return named is not None and named.core.lower() in ("bp", "pressure")
 
 
 def _is_pair(reader: TokenReader, above: int, below: int, following: str) -> bool:
@@ -250,6 +261,8 @@ def read_range(reader: TokenReader, token: Token) -> Reading | None:
         return Reading(f"{ordinal(int(found[1]))} to {ordinal(int(found[2]))}")
     if (found := _SIZE.fullmatch(token.core)) and not token.core.startswith("0x"):
         numbers = [decimal(found[n]) for n in (1, 2, 3) if found[n]]
+        if not found[4] and _is_calculation(reader):
+            return Reading(" times ".join(numbers))
         unit = found[4].removeprefix("-")
         name = unit_words(unit, "1" if "-" in found[4] else found[2]) if unit else ""
         name = unit if unit in ("inch", "foot") else name
@@ -260,9 +273,18 @@ def read_range(reader: TokenReader, token: Token) -> Reading | None:
         return Reading(f"{decimal(found[1])}, {year(int(found[2]))}")
     if found := _SCORE.fullmatch(token.core):  # also "6.2/8 GB"
         return _add_unit(reader, f"{decimal(found[1])} out of {decimal(found[2])}", "", 1)
+    if (found := _MINUTES.fullmatch(token.core)) and word_before(reader) in _BEFORE_MINUTES:
+        return Reading(f"{cardinal(int(found[1]))} {short_year(found[2])}")
     if found := _RATIO.fullmatch(token.core):
         return Reading(" to ".join(decimal(number) for number in found.groups() if number))
     return _read_other(token.core)
+
+
+def _is_calculation(reader: TokenReader) -> bool:
+    """Whether a product is asked for: `What's 7×8?`, `compute 12x12`."""
+    word = word_before(reader).replace("’", "'")
+    is_what = reader.earlier is not None and reader.earlier.core.lower() == "what"
+    return word in _CALCULATIONS or (word == "is" and is_what)
 
 
 def _is_after_number_sign(reader: TokenReader) -> bool:

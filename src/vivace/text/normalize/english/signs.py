@@ -54,6 +54,7 @@ _SUM = re.compile(r"[$€£¥]?\d")
 _CHANGES = {sign: word_map("number_signs")[sign] for sign in "▲▼△▽"}
 _COMPARISONS = {"<": "less than", ">": "more than"}
 _WITH_UNIT = re.compile(r"\d+[A-Za-z°].*")
+_CLOCK = re.compile(r"\d{1,2}:\d\d.*")
 _DASHES = re.compile("[—―]{2,}")  # "Mr. B—— called"
 # Anything but letters, white space and plain punctuation.
 _LEFT = re.compile(r"[^\w\s.,;:!?'\"-]|[\d_⁄½-¾⅐-⅞]|[²³¹⁰-₉]")
@@ -64,6 +65,8 @@ _OR_WORDS = word_set("or_words")
 _BEFORE_STOP = re.compile(r"\s+(?=[.,;:!?])")
 _NOTE_MARK = re.compile(r"\[\^\w{1,40}\]:?")  # of Markdown
 _TYPE = re.compile(r"([\w:.]+)<(\w+)>(.*)")  # "List<T>"
+_PERIODS = {"hr": "hour", "wk": "week", "mo": "month", "yr": "year"}
+_TIMES = frozenset((*_PERIODS, *_PERIODS.values(), "day", "min", "minute"))
 _STROKE = re.compile(r"[A-Za-z'’-]+(?:/[A-Za-z'’-]+)+")
 
 
@@ -96,6 +99,8 @@ def read_sign(reader: TokenReader, token: Token) -> Reading | None:
     is_quotient = sign == "/" and before is not None and before.trail.endswith(")")
     if is_quotient and _begins_operand(reader.token(1)):
         return Reading("divided by", trail="")
+    if sign == "/" and before is not None and _is_stroke(before, reader.token(1)):
+        return Reading("", lead=",", trail="")
     is_measure = sign == "/" and _has_unit(reader.token(1))  # "200C / 180C"
     if sign in ("-", "–", "/") and not is_measure and is_minus(reader, before):
         return Reading("divided by" if sign == "/" else "minus", trail="")
@@ -168,6 +173,16 @@ def _has_unit(token: Token | None) -> bool:
     return token is not None and _WITH_UNIT.fullmatch(token.core) is not None
 
 
+def _is_stroke(before: Token, following: Token | None) -> bool:
+    """Whether `/` is between two times or two measures: `07:42 / 18:05`, `4°C / 39°F`."""
+    if following is None or not before.is_open:
+        return False
+    return any(
+        pattern.fullmatch(before.core) and pattern.fullmatch(following.core)
+        for pattern in (_WITH_UNIT, _CLOCK)
+    )
+
+
 def _is_word(token: Token | None) -> bool:
     return token is not None and len(token.core) > 1 and token.core.isalpha()
 
@@ -190,6 +205,8 @@ def read_stroke(reader: TokenReader, token: Token) -> Reading | None:
     if _STROKE.fullmatch(token.core) is None:
         return None
     parts = token.core.split("/")
+    if len(parts) == 2 and parts[1] in _PERIODS and parts[0].lower() not in _TIMES:
+        return Reading(f"{_read_part(parts[0])} per {_PERIODS[parts[1]]}")  # "Price/mo"
     is_choice = not _OR_WORDS.isdisjoint(part.lower() for part in parts)
     is_spelled = all(len(part) == 1 for part in parts)
     if is_spelled and len(parts) == 2 and is_beside_operator(reader):

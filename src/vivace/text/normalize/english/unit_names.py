@@ -51,8 +51,13 @@ def unit_trail(reader: TokenReader, unit: str, place: int) -> str | None:
         return ","
     if last is None or last.trail != "." or following is None:
         return None
-    is_inside = following.core[:1].islower() or (
-        unit in _DOTTED_UNITS and (following.core[:1].isdigit() or following.core in _DIRECTIONS)
+    is_inside = (
+        following.core[:1].islower()
+        or following.text == "="
+        or (
+            unit in _DOTTED_UNITS
+            and (following.core[:1].isdigit() or following.core in _DIRECTIONS)
+        )
     )
     return "" if is_inside else None
 

@@ -16,6 +16,8 @@ from vivace.text.normalize.english.numbers import (
     plural_number,
     read_digits,
     short_year,
+    sign_of,
+    signed,
     spell_digits,
     year,
 )
@@ -46,24 +48,12 @@ _COUNTS = {"K": "thousand", "M": "million", "B": "billion", "k": "thousand", "m"
 _COUNTED = word_set("counted")  # nouns after which "m" is no meter: "36.9m people"
 _RACES = word_set("races")
 _RESOLUTIONS = ("2", "4", "8")  # "4K videos"
-_SIGNS = word_map("number_signs")
 _ENDS = {"%": "percent", "‰": "per thousand", "k": "thousand", "bn": "billion", "x": "times"}
 # Without a space: "30s", "4in", "0.5pp".
 _ATTACHED = {"s": "second", "in": "inch|inches", "pp": "percentage point"}
-_SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺"
-_PLAIN_DIGITS = str.maketrans(_SUPERSCRIPTS, "0123456789-+")
-_SCIENTIFIC = re.compile(
-    r"(?P<sign>[-−+])?(?P<number>\d+\.\d+(?=[eE])|\d+(?=e|E[-−+]))[eE](?P<power>[-−+]?\d{1,3})"
-)
-_POWER = re.compile(
-    rf"(?P<sign>[-−+])?(?:(?P<number>{NUMBER})|(?P<factor>\d{{1,3}})?(?P<name>[A-Za-z]{{1,2}}))"
-    rf"(?:\^(?P<power>[-−+]?\d{{1,4}})|(?P<raised>[{_SUPERSCRIPTS}]{{1,4}}))"
-)
-_TIMES_TEN = re.compile(
-    rf"(?P<sign>[-−+])?(?P<number>{NUMBER})?[×x·]10"  # also "×10⁹/L" after a space
-    r"(?:\^(?P<power>[-−+]?\d{1,3})|(?P<raised>[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]{1,3}))(?:/(?P<per>[A-Za-zµ]{1,3}))?"
-)
-_NAMED_POWERS = {"2": "squared", "3": "cubed"}
+_GROUPED = re.compile(r"\d{1,3}(?:_\d{3})+")  # of source code
+_VERSION = re.compile(r"(\d{1,3})\.(0\d|[1-9]\d)(\+?)")
+_VERSIONED = word_set("versioned")
 _IN_TWO_WORDS = word_map("units_in_two_words")
 _KINDS = frozenset(name.split()[0] for name in _IN_TWO_WORDS)
 _FEET = ("ft", "feet", "foot")
@@ -85,6 +75,15 @@ _AFTER_YEARS = word_set("after_years")
 
 def read_number(reader: TokenReader, token: Token) -> Reading | None:
     """A number with the unit or scale after it."""
+    if _GROUPED.fullmatch(token.core):
+        return Reading(read_digits(token.core.replace("_", "")))
+    found = _VERSION.fullmatch(token.core)
+    following = core_after(reader, 1)
+    is_quantity = following.endswith("s") or unit_words(following, "") is not None
+    is_version = word_before(reader) in _VERSIONED and not is_quantity
+    if found and is_version:
+        words = f"{cardinal(int(found[1]))} point {_say_minor(found[2])}"
+        return Reading(f"{words} plus" if found[3] else words)
     found = _NUMBER.fullmatch(token.core)
     if (count := _read_count(reader, token)) is not None or found is None:
         return count
@@ -94,14 +93,19 @@ def read_number(reader: TokenReader, token: Token) -> Reading | None:
     if end in ("C", "F") and "." in found["number"]:
         end = f"°{end}"  # "98.6F"
     if end == "x" and is_beside_operator(reader):
-        return Reading(f"{_signed(found)} x")  # "3x + 1", not "3x faster"
+        return Reading(f"{signed(found)} x")  # "3x + 1", not "3x faster"
     if (name := _name_of(end, found["number"])) is None:
         return None
     if end == "°" and (scale := core_after(reader, 1)) in ("C", "F"):  # "98.6° F"
-        return Reading(f"{_signed(found)} {_name_of(f'°{scale}', found['number'])}", 2)
+        return Reading(f"{signed(found)} {_name_of(f'°{scale}', found['number'])}", 2)
     if is_attribute(reader):  # "a 12V battery"
         name = _name_of(end, "1")
-    return Reading(f"{_signed(found)} {name}", trail=unit_trail(reader, end, 0))
+    return Reading(f"{signed(found)} {name}", trail=unit_trail(reader, end, 0))
+
+
+def _say_minor(digits: str) -> str:
+    """`10` of Python 3.10 as "ten", `04` of Ubuntu 24.04 as "oh four"."""
+    return short_year(digits) if digits[0] == "0" else cardinal(int(digits))
 
 
 def _read_count(reader: TokenReader, token: Token) -> Reading | None:
@@ -111,14 +115,14 @@ def _read_count(reader: TokenReader, token: Token) -> Reading | None:
         return None
     following, number = core_after(reader, 1), found["number"]
     if found["end"] in ("k", "K") and following in _RACES and not found["plus"]:
-        return Reading(f"{_signed(found)} K")  # "a 5k run"
+        return Reading(f"{signed(found)} K")  # "a 5k run"
     if found["end"] in ("k", "m") and following not in _COUNTED:
         return None
     is_counted = following == "people" or (following.islower() and following.endswith("s"))
     is_resolution = found["end"] == "K" and number in _RESOLUTIONS
     if found["end"] and "." not in number and not (is_counted and not is_resolution):
         return None
-    words = [_signed(found), _COUNTS.get(found["end"], ""), "plus" if found["plus"] else ""]
+    words = [signed(found), _COUNTS.get(found["end"], ""), "plus" if found["plus"] else ""]
     if following in _KINDS and (kind := _kind_of_unit(reader, 1, "")) is not None:
         trail = unit_trail(reader, "ft", 2)
         return Reading(" ".join(filter(None, [*words, kind])), 3, trail)  # "3.8M sq. mi."
@@ -137,17 +141,9 @@ def _name_of(end: str, number: str) -> str | None:
     return _ENDS.get(end) or unit_words(end, number)
 
 
-def _signed(found: re.Match[str]) -> str:
-    return _sign_of(found) + decimal(found["number"])
-
-
-def _sign_of(found: re.Match[str]) -> str:
-    return f"{_SIGNS[found['sign']]} " if found["sign"] else ""
-
-
 def _read_plain(reader: TokenReader, token: Token, found: re.Match[str]) -> Reading:
     number, num_tokens = join_groups(reader, found["number"])
-    words = _sign_of(found) + decimal(number)
+    words = sign_of(found) + decimal(number)
     following = core_after(reader, num_tokens)
     if following == "%":
         return Reading(f"{words} percent", num_tokens + 1)
@@ -213,38 +209,6 @@ def join_groups(reader: TokenReader, number: str) -> tuple[str, int]:
             break
     is_one_number = "000" in groups or (len(number) < 3 and len(groups) > 1)
     return (number + "".join(groups), len(groups) + 1) if is_one_number else (number, 1)
-
-
-def read_power(reader: TokenReader, token: Token) -> Reading | None:
-    """`3e8`, `9.1e-31 kg`, `10⁻³`, `10^-6`, `x⁴`."""
-    if found := _SCIENTIFIC.fullmatch(token.core):
-        words = f"{_signed(found)} times ten {_raised(found['power'])}"
-        name = unit_words(core_after(reader, 1), "")
-        return Reading(f"{words} {name}", 2) if name else Reading(words)
-    if found := _TIMES_TEN.fullmatch(token.core):
-        power = found["power"] or found["raised"].translate(_PLAIN_DIGITS)
-        words = f"{_signed(found) if found['number'] else ''} times ten {_raised(power)}"
-        per = f" per {per_words(found['per'])}" if found["per"] else ""
-        return Reading(words.strip() + per)
-    found = _POWER.fullmatch(token.core)
-    if found is None or found["raised"] in ("¹", "²", "³"):
-        return None  # a footnote; "squared" and "cubed" belong to other rules
-    power = found["power"] or found["raised"].translate(_PLAIN_DIGITS)
-    if not power.lstrip("-−+").isdecimal():
-        return None
-    name = found["name"] or ""
-    if len(name) > 1 and unit_words(name, ""):
-        return None  # "cm^2"
-    number = found["number"] or found["factor"]
-    base = " ".join([*([decimal(number)] if number else []), *name])
-    return Reading(f"{_sign_of(found)}{base} {_raised(power)}")
-
-
-def _raised(power: str) -> str:
-    sign = "minus " if power[0] in "-−" else ""
-    if power in _NAMED_POWERS:
-        return _NAMED_POWERS[power]
-    return f"to the power of {sign}{cardinal(int(power.lstrip('-−+')))}"
 
 
 def _read_integer(reader: TokenReader, token: Token, digits: str, following: str) -> str:

@@ -19,6 +19,7 @@ CASES: dict[str, dict[str, str]] = {
         "a timeout of 30s, hits of the 80s": "a timeout of thirty seconds, hits of the eighties",
         "€99,– and CHF 20.–": "ninety-nine euros and twenty Swiss francs",
         "Ctrl+C, Cmd+V, ⌘V": "control plus C, command plus V, command V",
+        "Press Esc in Del Mar": "Press escape in Del Mar",
         "My BP is 120/80": "My B P is one hundred twenty over eighty",
         "What's 7×8?": "What's seven times eight?",
         "a 7×8 grid": "a seven by eight grid",

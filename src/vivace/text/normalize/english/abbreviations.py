@@ -37,7 +37,8 @@ _GLUED_NUMBER = re.compile(r"([A-Za-z]{1,4})\.(\d{1,4}(?:[-–]\d{1,4})?)")  # "
 _SHOTS = {"INT": "Interior", "EXT": "Exterior"}  # of a screenplay: "INT. KITCHEN - DAY"
 _YEAR = re.compile(r"[1-9]\d{2,3}(?:$|[-–])")
 _PLAIN = word_map("plain_abbreviations")
-_DOTLESS = word_map("without_stop") | word_map("keys")
+_KEYS = {key: name for key, name in word_map("keys").items() if key != "Del"}  # "Del Mar"
+_DOTLESS = word_map("without_stop") | _KEYS
 _STREETS = frozenset(("St", "Ave", "Blvd", "Rd", "Hwy", "Pkwy"))
 WITHOUT_STOP = frozenset(
     (*_PLAIN, *_DOTLESS, *_STREETS, "Apt", "apt", "Dr", "Prof")

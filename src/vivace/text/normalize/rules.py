@@ -203,6 +203,14 @@ def core_after(reader: TokenReader, index: int) -> str:
     return "" if token is None or (index and token.lead) else token.core
 
 
+def next_in_line(reader: TokenReader) -> Token | None:
+    """The next word if neither a sign nor a line break separates it from the current word."""
+    token, following = reader.token(), reader.token(1)
+    if token is None or not token.is_open or following is None or "\n" in following.space:
+        return None
+    return following
+
+
 def word_before(reader: TokenReader) -> str:
     """The previous word in lower case; "" if a sign separates it from the current word."""
     before = reader.before

@@ -15,6 +15,7 @@ from vivace.text.normalize.rules import (
     TokenReader,
     begins_sentence,
     is_capitalised,
+    next_in_line,
     word_before,
 )
 
@@ -176,8 +177,10 @@ def _read_dotless(reader: TokenReader, token: Token) -> Reading | None:
         return Reading(f"{core[0]}partment") if is_before else None
     if core in _STREETS:
         return read_street(reader, token)
-    is_title = core in ("Dr", "Prof") and token.is_open
-    if is_title and is_capitalised(reader.token(1)):
+    is_last = next_in_line(reader) is None or (reader.earlier or token).core[:1].isdigit()
+    if core == "Dr" and is_last and _is_after_name(reader):
+        return Reading(_PLACES[core])  # "12 Lake Dr"
+    if core in ("Dr", "Prof") and is_capitalised(next_in_line(reader)):
         return Reading(_TITLES[core])
     return None
 

@@ -7,7 +7,14 @@ import re
 from vivace.text.normalize.english.numbers import in_pairs, spell_digits
 from vivace.text.normalize.english.tables import word_map, word_set
 from vivace.text.normalize.english.unit_names import UNITS, unit_trail
-from vivace.text.normalize.rules import Reading, Token, TokenReader, core_after, is_capitalised
+from vivace.text.normalize.rules import (
+    Reading,
+    Token,
+    TokenReader,
+    core_after,
+    is_capitalised,
+    next_in_line,
+)
 
 _PLACES = word_map("places")
 _STREETS = word_set("street_words")
@@ -127,7 +134,7 @@ def _is_before_street(reader: TokenReader) -> bool:
 
 def read_street(reader: TokenReader, token: Token) -> Reading | None:
     """`10 Downing St, London`, `St Paul`: without a full stop."""
-    before, following = reader.before, reader.token(1) if token.is_open else None
+    before, following = reader.before, next_in_line(reader)
     if before is not None and before.is_open and _NUMBERED_STREET.fullmatch(before.core):
         return Reading(_PLACES[token.core])  # "on 47th St"
     is_after_name = before is not None and before.is_open and is_capitalised(before)

@@ -12,6 +12,7 @@ from vivace.text.normalize.rules import (
     TokenReader,
     core_after,
     is_capitalised,
+    next_in_line,
     word_before,
 )
 
@@ -257,7 +258,7 @@ def _is_day_name(reader: TokenReader, token: Token) -> bool:
     """Whether a word without a full stop is a day: `by Fri`, `Tue, Thu and Sat`."""
     before, following = reader.before, reader.token(1)
     if token.core in ("Tue", "Tues", "Thu", "Thur", "Thurs", "Fri"):
-        return not (token.is_open and is_capitalised(following))  # "Thu Nguyen"
+        return not is_capitalised(next_in_line(reader))  # "Thu Nguyen"
     last, next_ = reader.earlier, reader.token(2)
     neighbours = [before, following]
     neighbours += [last] if before is not None and before.core in _AND else []

@@ -37,6 +37,7 @@ _ROAD = re.compile(r"(?:I|US|SR|[A-Z]{2})-\d{1,3}")  # "I-90"
 _ROUTE = re.compile(r"\d{1,3}")
 _BEFORE_DIRECTIONS = word_set("before_directions")
 _AFTER_DIRECTIONS = ("on", "onto", "along", "toward", "towards", "past", "for", "from", "to")
+_DISTANCES = ("mi", "km", "miles", "blocks", "yards")
 _MAX_NAME = 4  # words of a street's name with its last word
 
 
@@ -77,7 +78,9 @@ def _is_direction(reader: TokenReader) -> bool:
     before, following = reader.before, reader.token(1)
     if before is None or before.trail not in ("", "."):
         return False
-    if _is_after_route(reader):
+    token = reader.token()
+    is_last = following is None or (token is not None and not token.is_open)
+    if _is_after_route(reader) or (is_last and before.core in _DISTANCES):
         return True
     word = before.core.lower()
     is_way = word in _BEFORE_DIRECTIONS or before.core in UNITS

@@ -265,8 +265,9 @@ def read_range(reader: TokenReader, token: Token) -> Reading | None:
             return Reading(" times ".join(numbers))
         unit = found[4].removeprefix("-")
         name = unit_words(unit, "1" if "-" in found[4] else found[2]) if unit else ""
-        name = unit if unit in ("inch", "foot") else name
-        return None if name is None else Reading(f"{' by '.join(numbers)} {name}".strip())
+        name = {"inch": "inch", "foot": "foot", "in": "inch"}.get(unit, name)
+        words = f"{' by '.join(numbers)} {name}".strip()
+        return None if name is None else Reading(words, trail=unit_trail(reader, unit, 0))
     if (found := _CHAPTER.fullmatch(token.core)) and _is_after_book(reader):
         return Reading(f"{cardinal(int(found[1]))} {cardinal(int(found[2]))}")
     if found := _EDITION.fullmatch(token.core):

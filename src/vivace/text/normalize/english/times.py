@@ -25,6 +25,8 @@ _WITH_STOP = re.compile(rf"(1[0-2]|[1-9])\.([0-5]\d)({_HALF})?", re.IGNORECASE) 
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(?::\d\d(?:\.\d+)?)?(Z|[+-]\d\d:?\d\d)?")
 _LOG_STAMP = re.compile(r"(\d{1,2}/[A-Z][a-z]{2}/\d{4}):(\d\d:\d\d)(?::\d\d)?")  # of web servers
 _OFFSET = re.compile(r"[+-]\d{4}")
+_SHORT_SPAN = re.compile(rf"(?:{_BARE.pattern})[ap]?[-–—](?:{_BARE.pattern})[ap]")  # "12-1p"
+_SHORT_HALF = re.compile(r"(?<=\d)([ap])")
 _SPAN = re.compile(r"(.{1,11}?)[-–—](.{1,11})")
 
 
@@ -49,6 +51,8 @@ def read_time(reader: TokenReader, token: Token) -> Reading | None:
         if not found[3] and not _ONLY_HALF.fullmatch(core_after(reader, 1)):
             return None
         token = replace(token, core=token.core.replace(".", ":", 1))
+    if _SHORT_SPAN.fullmatch(token.core):
+        token = replace(token, core=_SHORT_HALF.sub(r"\1m", token.core))
     if (span := _SPAN.fullmatch(token.core)) is not None:
         first, last = _say(span[1], is_first=True), _say(span[2])
         if first is None or last is None or not any(sign in token.core for sign in ":aApP"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from vivace.text.normalize.english.context import is_after_code, is_attribute
+from vivace.text.normalize.english.context import is_after_code, is_attribute, is_noun
 from vivace.text.normalize.english.numbers import (
     NUMBER,
     cardinal,
@@ -51,6 +51,7 @@ _RESOLUTIONS = ("2", "4", "8")  # "4K videos"
 _ENDS = {"%": "percent", "‰": "per thousand", "k": "thousand", "bn": "billion", "x": "times"}
 # Without a space: "30s", "4in", "0.5pp".
 _ATTACHED = {"s": "second", "in": "inch|inches", "pp": "percentage point"}
+_STARS = re.compile(r"(\d(?:\.\d)?)[★☆]")
 _GROUPED = re.compile(r"\d{1,3}(?:_\d{3})+")  # of source code
 _VERSION = re.compile(r"(\d{1,3})\.(0\d|[1-9]\d)(\+?)")
 _VERSIONED = word_set("versioned")
@@ -75,6 +76,9 @@ _AFTER_YEARS = word_set("after_years")
 
 def read_number(reader: TokenReader, token: Token) -> Reading | None:
     """A number with the unit or scale after it."""
+    if found := _STARS.fullmatch(token.core):
+        is_single = is_noun(reader.token(1)) or is_one(found[1])
+        return Reading(f"{decimal(found[1])} {'star' if is_single else 'stars'}")
     if _GROUPED.fullmatch(token.core):
         return Reading(read_digits(token.core.replace("_", "")))
     found = _VERSION.fullmatch(token.core)

@@ -42,6 +42,8 @@ CASES: dict[str, dict[str, str]] = {
         "a 9×13-in. pan": "a nine by thirteen inch pan",
         "12-1p: Lunch, 9a–5p": "twelve to one P M: Lunch, nine A M to five P M",
         "walk 0.3 mi N. Then": "walk zero point three miles north. Then",
+        "See main.py:42:5": "See main dot P Y line forty-two",
+        "src/a.tsx#L42-L50": "S R C slash a dot T S X lines forty-two to fifty",
         "Price/mo, days/yr": "Price per month, days per year",
         "Act V. Then": "Act five. Then",
         "Roe v. Wade, by V. S. Naipaul": "Roe versus Wade, by V S Naipaul",

@@ -25,6 +25,10 @@ _LINK = re.compile(r"([^\]]*)\]\((?:https?://|mailto:)([!-~]+)")
 _NUMBERED = re.compile(r"#(\d{1,9}[A-Z]?)")
 _NUMBERS = re.compile(r"#\d{2,}(?:-\d{2,}){2,}")  # of an order
 _VERSION = re.compile(r"([vV])?(\d{1,4}(?:\.\d{1,4})+)((?:-?(?:alpha|beta|rc)\.?\d*)?)")
+_LINE = re.compile(  # "main.py:42", "src/index.tsx#L42-L50"
+    r"([~\w./\\-]*\w\.(?:c|cc|cpp|cs|css|go|h|hpp|html|java|js|json|jsx|kt|log|lua|md|php|py|rb|rs|sh"
+    r"|sql|swift|toml|ts|tsx|txt|xml|ya?ml))(?::|#L)(\d{1,6})(?:-L?(\d{1,6}))?(?::\d{1,4})?"
+)
 _INITIALS = re.compile(r"(?:[A-Z][a-z]?\.|[a-z]\.)+[A-Za-z]{1,2}")
 _NO_SPACE = re.compile(r"(\d+)([.?!])([A-Z][a-z]+)")
 _WINDOWS_PATH = re.compile(r"[A-Za-z]:\\\S*|\\\\[\w.$-]+(?:\\[^\\\s]+)+")
@@ -57,6 +61,10 @@ def read_web(reader: TokenReader, token: Token) -> Reading | None:
         return Reading(f"number {reader.read_alone(core[1:])}")
     if found := _TAG.fullmatch(core):
         return Reading(f"hashtag {' '.join(map(_read_piece, split_case(found[1])))}")
+    if found := _LINE.fullmatch(core):
+        last = f" to {cardinal(int(found[3]))}" if found[3] else ""
+        lines = f"line{'s' if last else ''} {cardinal(int(found[2]))}{last}"
+        return Reading(f"{spell_address(found[1])} {lines}")
     if _WINDOWS_PATH.fullmatch(core) or _HOST_AND_PORT.fullmatch(core):
         return Reading(spell_address(core.lstrip("\\")))
     if (words := _part_sentences(token)) != core:

@@ -44,6 +44,8 @@ CASES: dict[str, dict[str, str]] = {
         "walk 0.3 mi N. Then": "walk zero point three miles north. Then",
         "See main.py:42:5": "See main dot P Y line forty-two",
         "src/a.tsx#L42-L50": "S R C slash a dot T S X lines forty-two to fifty",
+        "50 % > 1/3": "fifty percent is greater than one third",
+        "T. S. Eliot-Smith III": "T S Eliot-Smith three",
         "Price/mo, days/yr": "Price per month, days per year",
         "Act V. Then": "Act five. Then",
         "Roe v. Wade, by V. S. Naipaul": "Roe versus Wade, by V S Naipaul",

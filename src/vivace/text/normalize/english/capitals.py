@@ -157,7 +157,8 @@ def read_numeral(reader: TokenReader, token: Token) -> Reading | None:
         return Reading(f"the {ordinal(value)}{ending}")
     if not is_letter and len(before.core) > 3 and before.core.isupper() and value < 40:
         return Reading(cardinal(value) + ending)  # "SATA III"
-    if is_letter or value >= 40 or not (is_name and before.core[1:].islower()):
+    last = before.core.rpartition("-")[2]  # of "Eliot-Smith"
+    if is_letter or value >= 40 or not (is_name and last[1:].islower()):
         return None
     return Reading(
         (f"the {ordinal(value)}" if before.core in _RULERS else cardinal(value)) + ending

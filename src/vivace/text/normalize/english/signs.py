@@ -153,6 +153,8 @@ def _is_operand(token: Token, sign: str) -> bool:
     """Whether an operator may follow: a word or number, also in brackets."""
     if sign == "=":  # also after "ea." and "[H+]"
         return any(map(str.isalnum, token.text))
+    if token.text == "%":
+        return True  # "50 % > 1/3"
     text = token.text.rstrip(")]}|'’°%⁺⁻")
     return text.removesuffix("!")[-1:].isdigit() or text[-1:].isalnum()  # "5! = 120"
 

@@ -51,7 +51,7 @@ _RESOLUTIONS = ("2", "4", "8")  # "4K videos"
 _ENDS = {"%": "percent", "‰": "per thousand", "k": "thousand", "bn": "billion", "x": "times"}
 # Without a space: "30s", "4in", "0.5pp".
 _ATTACHED = {"s": "second", "in": "inch|inches", "pp": "percentage point"}
-_STARS = re.compile(r"(\d(?:\.\d)?)[★☆]")
+_STARS = re.compile(r"(\d(?:\.\d\d?)?)[★☆]")
 _GROUPED = re.compile(r"\d{1,3}(?:_\d{3})+")  # of source code
 _VERSION = re.compile(r"(\d{1,3})\.(0\d|[1-9]\d)(\+?)")
 _VERSIONED = word_set("versioned")

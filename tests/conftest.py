@@ -27,11 +27,10 @@ from tests.support.certificates import share_certificates
 from tests.support.network import extend_client_timeouts
 from tests.support.processes import find_children, kill_children, restore_interrupts
 from tests.support.project import ROOT, load_script
-from tests.support.tiny import TINY_NAMES, Tiny, join_checkpoints
+from tests.support.tiny import TINY_NAMES, Tiny, drop_codebooks, join_checkpoints, load_tiny
 from vivace import TTS
 from vivace.backends.cpu import build
 from vivace.checkpoint import Checkpoint
-from vivace.text.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
     import httpx
@@ -280,21 +279,19 @@ def cloning_presets(tiny_folder: Path, session_folder: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def few_codebooks(tiny_folder: Path, session_folder: Path) -> Tiny:
+    """The checkpoint custom_voice_projected with 4 codebooks, for tests without official values."""
+    source = tiny_folder / "custom_voice_projected"
+    return load_tiny(
+        make_once(session_folder / "few_codebooks", lambda folder: drop_codebooks(source, folder))
+    )
+
+
+@pytest.fixture(scope="session")
 def tiny(tiny_folder: Path) -> Callable[[str], Tiny]:
     """A tiny checkpoint by name, each loaded once."""
 
-    @cache
-    def load(name: str) -> Tiny:
-        checkpoint = Checkpoint.open(tiny_folder / name)
-        cpu = torch.device("cpu")
-        return Tiny(
-            checkpoint=checkpoint,
-            tokenizer=TextTokenizer.from_folder(checkpoint.folder),
-            model=checkpoint.load_model(cpu, torch.float32),
-            codec=checkpoint.load_codec(cpu),
-        )
-
-    return load
+    return cache(lambda name: load_tiny(tiny_folder / name))
 
 
 @pytest.fixture(scope="session")

@@ -27,9 +27,9 @@ from vivace.speech import SamplingParams
 
 MixingBackend = EagerBackend | CudaGraphBackend
 Build = Callable[[Qwen3TTS, Tiny], MixingBackend]
-NUM_FRAMES = 4  # each one takes 20 ms of a CPU
+NUM_FRAMES = 4
 TEXTS = ("Hay.", "More hay in the stack.", "A needle!", "The barn.")
-NAME = "custom_voice_projected"
+BOTH_SIZES = ("custom_voice", "base_projected")
 
 
 def build_eager(model: Qwen3TTS, part: Tiny) -> MixingBackend:
@@ -48,8 +48,8 @@ BUILDS = (build_eager, build_eight_rows, build_graphs)
 
 
 @pytest.fixture(scope="module")
-def part(tiny: Callable[[str], Tiny]) -> Tiny:
-    return tiny(NAME)
+def part(few_codebooks: Tiny) -> Tiny:
+    return few_codebooks
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +141,10 @@ def last_states(backend: MixingBackend, part: Tiny, other: int) -> torch.Tensor:
 
 
 @pytest.mark.default_cases(1)
-@pytest.mark.parametrize("name", TINY_NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n in BOTH_SIZES else pytest.mark.slow) for n in TINY_NAMES],
+)
 def test_every_layer_of_every_checkpoint_is_mixed(tiny: Callable[[str], Tiny], name: str) -> None:
     """Each target alone: a product that ignores its adapter gives other states than merged."""
     part = tiny(name)

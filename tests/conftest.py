@@ -27,6 +27,7 @@ from tests.support.certificates import share_certificates
 from tests.support.network import extend_client_timeouts
 from tests.support.processes import find_children, kill_children, restore_interrupts
 from tests.support.project import ROOT, load_script
+from tests.support.quantized import write_quantized
 from tests.support.tiny import TINY_NAMES, Tiny, drop_codebooks, join_checkpoints, load_tiny
 from vivace import TTS
 from vivace.backends.cpu import build
@@ -285,6 +286,17 @@ def few_codebooks(tiny_folder: Path, session_folder: Path) -> Tiny:
     return load_tiny(
         make_once(session_folder / "few_codebooks", lambda folder: drop_codebooks(source, folder))
     )
+
+
+@pytest.fixture(scope="session")
+def few_int4(tiny_folder: Path, session_folder: Path) -> Path:
+    """The checkpoint custom_voice with 4 codebooks and int4 weights; tests change copies of it."""
+
+    def make(folder: Path) -> None:
+        drop_codebooks(tiny_folder / "custom_voice", folder / "plain")
+        write_quantized(folder / "plain", folder / "int4", "int4")
+
+    return make_once(session_folder / "few_int4", make) / "int4"
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -247,7 +247,7 @@ def session_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
 
-def make_once(folder: Path, make: Callable[[Path], None]) -> Path:
+def make_once(folder: Path, make: Callable[[Path], object]) -> Path:
     """A folder that `make` fills in the first worker that needs it."""
     with open(folder.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -280,23 +280,30 @@ def cloning_presets(tiny_folder: Path, session_folder: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def few_codebooks(tiny_folder: Path, session_folder: Path) -> Tiny:
-    """The checkpoint custom_voice_projected with 4 codebooks, for tests without official values."""
-    source = tiny_folder / "custom_voice_projected"
-    return load_tiny(
-        make_once(session_folder / "few_codebooks", lambda folder: drop_codebooks(source, folder))
-    )
+def few_folder(tiny_folder: Path, session_folder: Path) -> Callable[[str], Path]:
+    """The folder of a tiny checkpoint with 4 of its 16 codebooks, by name."""
+
+    def find(name: str) -> Path:
+        return make_once(
+            session_folder / f"few_{name}", partial(drop_codebooks, tiny_folder / name)
+        )
+
+    return find
 
 
 @pytest.fixture(scope="session")
-def few_int4(tiny_folder: Path, session_folder: Path) -> Path:
+def few_codebooks(few_folder: Callable[[str], Path]) -> Tiny:
+    """The checkpoint custom_voice_projected with 4 codebooks, for tests without official values."""
+    return load_tiny(few_folder("custom_voice_projected"))
+
+
+@pytest.fixture(scope="session")
+def few_int4(few_folder: Callable[[str], Path], session_folder: Path) -> Path:
     """The checkpoint custom_voice with 4 codebooks and int4 weights; tests change copies of it."""
-
-    def make(folder: Path) -> None:
-        drop_codebooks(tiny_folder / "custom_voice", folder / "plain")
-        write_quantized(folder / "plain", folder / "int4", "int4")
-
-    return make_once(session_folder / "few_int4", make) / "int4"
+    source = few_folder("custom_voice")
+    return make_once(
+        session_folder / "few_int4", lambda folder: write_quantized(source, folder, "int4")
+    )
 
 
 @pytest.fixture(scope="session")

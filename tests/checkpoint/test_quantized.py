@@ -177,8 +177,10 @@ def test_config_of_another_format_is_rejected(folder: Path, value: object, messa
         TTS.load(folder, device="cpu")
 
 
-def test_plain_file_with_a_quantized_config_is_rejected(few_int4: Path, folder: Path) -> None:
-    content = (few_int4.parent / "plain" / MODEL).read_bytes()
+def test_plain_file_with_a_quantized_config_is_rejected(
+    few_folder: Callable[[str], Path], folder: Path
+) -> None:
+    content = (few_folder("custom_voice") / MODEL).read_bytes()
     (folder / MODEL).write_bytes(content)
     with pytest.raises(CheckpointError, match=r"lacks tensors: .*lm_head\.0\.scale"):
         TTS.load(folder, device="cpu")

@@ -40,7 +40,7 @@ ALONE = (
 
 FINISHES = {"eos": "stop", "length": "length"}  # official name: ours
 NUM_LONG = 2  # calls of a batch that are spoken to MAX_COMPARED frames
-MAX_COMPARED, MAX_WHOLE, NUM_COMPARED = 32, 30, 6  # frames
+MAX_COMPARED, MAX_WHOLE, NUM_COMPARED = 18, 12, 6  # frames
 
 
 def name_of(item: OfficialItem) -> str:

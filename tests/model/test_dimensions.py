@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -80,8 +80,8 @@ MAX_CPU_S = 20.0  # a load takes about 0.1 s; a million layers took minutes
 
 
 @pytest.fixture
-def folder(tiny_folder: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(tiny_folder / "base", tmp_path / "base"))
+def folder(few_folder: Callable[[str], Path], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(few_folder("base"), tmp_path / "base"))
 
 
 def number_paths(value: Any, *keys: str | int) -> Iterator[tuple[str | int, ...]]:

@@ -13,7 +13,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,11 +27,11 @@ from tests.support.certificates import share_certificates
 from tests.support.network import extend_client_timeouts
 from tests.support.processes import find_children, kill_children, restore_interrupts
 from tests.support.project import ROOT, load_script
-from tests.support.tiny import TINY_NAMES, Tiny, join_checkpoints
+from tests.support.quantized import write_quantized
+from tests.support.tiny import TINY_NAMES, Tiny, drop_codebooks, join_checkpoints, load_tiny
 from vivace import TTS
 from vivace.backends.cpu import build
 from vivace.checkpoint import Checkpoint
-from vivace.text.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
     import httpx
@@ -247,7 +247,7 @@ def session_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
 
-def make_once(folder: Path, make: Callable[[Path], None]) -> Path:
+def make_once(folder: Path, make: Callable[[Path], object]) -> Path:
     """A folder that `make` fills in the first worker that needs it."""
     with open(folder.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -280,21 +280,37 @@ def cloning_presets(tiny_folder: Path, session_folder: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def few_folder(tiny_folder: Path, session_folder: Path) -> Callable[[str], Path]:
+    """The folder of a tiny checkpoint with 4 of its 16 codebooks, by name."""
+
+    def find(name: str) -> Path:
+        return make_once(
+            session_folder / f"few_{name}", partial(drop_codebooks, tiny_folder / name)
+        )
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def few_codebooks(few_folder: Callable[[str], Path]) -> Tiny:
+    """The checkpoint custom_voice_projected with 4 codebooks, for tests without official values."""
+    return load_tiny(few_folder("custom_voice_projected"))
+
+
+@pytest.fixture(scope="session")
+def few_int4(few_folder: Callable[[str], Path], session_folder: Path) -> Path:
+    """The checkpoint custom_voice with 4 codebooks and int4 weights; tests change copies of it."""
+    source = few_folder("custom_voice")
+    return make_once(
+        session_folder / "few_int4", lambda folder: write_quantized(source, folder, "int4")
+    )
+
+
+@pytest.fixture(scope="session")
 def tiny(tiny_folder: Path) -> Callable[[str], Tiny]:
     """A tiny checkpoint by name, each loaded once."""
 
-    @cache
-    def load(name: str) -> Tiny:
-        checkpoint = Checkpoint.open(tiny_folder / name)
-        cpu = torch.device("cpu")
-        return Tiny(
-            checkpoint=checkpoint,
-            tokenizer=TextTokenizer.from_folder(checkpoint.folder),
-            model=checkpoint.load_model(cpu, torch.float32),
-            codec=checkpoint.load_codec(cpu),
-        )
-
-    return load
+    return cache(lambda name: load_tiny(tiny_folder / name))
 
 
 @pytest.fixture(scope="session")

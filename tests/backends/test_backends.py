@@ -33,8 +33,8 @@ def speak_alone(
 
 
 @pytest.fixture(scope="module")
-def part(tiny: Callable[[str], Tiny]) -> Tiny:
-    return tiny("custom_voice_projected")
+def part(few_codebooks: Tiny) -> Tiny:
+    return few_codebooks
 
 
 @pytest.fixture(scope="module", params=["eager", "cpu"])

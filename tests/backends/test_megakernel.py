@@ -45,10 +45,12 @@ LARGE_TALKER_FP8 = dataclasses.replace(LARGE_TALKER, fp8_mlp=1)
 ARCHITECTURES = tuple(f"sm_{number}" for number in (80, 86, 89, "90a", 100, 120))
 
 
-def compile_kernel(architecture: str, size: Dimensions | TalkerDimensions) -> bytes:
+def compile_kernel(
+    architecture: str, size: Dimensions | TalkerDimensions, *more: str, appended: str = ""
+) -> bytes:
     name = "talker" if isinstance(size, TalkerDimensions) else "predictor"
-    options = [*size.options, f"-DSLOT_BYTES={size.slot_bytes}"]
-    return nvrtc.compile_source(source(f"{name}.cu"), architecture, options)
+    options = [*size.options, f"-DSLOT_BYTES={size.slot_bytes}", *more]
+    return nvrtc.compile_source(source(f"{name}.cu") + appended, architecture, options)
 
 
 @pytest.fixture
@@ -60,16 +62,22 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip(str(error))
 
 
-IN_CI = [("sm_80", SMALL), ("sm_80", SMALL_TALKER)]  # the oldest architecture
-IN_CI += [("sm_90a", SMALL_FP8), ("sm_90a", SMALL_TALKER_FP8)]
-BY_HAND = [
-    ("sm_90a", EMBEDDED),
-    ("sm_90a", EMBEDDED_TALKER),
-    *((each, size) for size in (SMALL, SMALL_TALKER) for each in ARCHITECTURES),
-    *((each, size) for size in (SMALL_FP8, SMALL_TALKER_FP8) for each in ARCHITECTURES),
-    ("sm_90a", LARGE_FP8),
-    ("sm_90a", LARGE_TALKER_FP8),
+SMALL_SIZES = (SMALL, SMALL_TALKER, SMALL_FP8, SMALL_TALKER_FP8)
+LARGE_SIZES = (LARGE, LARGE_TALKER, LARGE_FP8, LARGE_TALKER_FP8)
+KERNELS = [
+    *(("sm_90a", size) for size in (*LARGE_SIZES, EMBEDDED, EMBEDDED_TALKER)),
+    *((each, size) for size in SMALL_SIZES for each in ARCHITECTURES),
 ]
+IN_CI = [("sm_80", SMALL), ("sm_90a", LARGE_TALKER_FP8)]  # the oldest architecture, and FP8
+
+
+@pytest.mark.usefixtures("compiler")
+def test_kernels_of_every_size_pass_the_front_end() -> None:
+    """Without machine code, which takes 95 % of a compilation."""
+    for size in (*LARGE_SIZES, *SMALL_SIZES, EMBEDDED, EMBEDDED_TALKER):
+        compile_kernel("sm_90a", size, "--dlink-time-opt")
+    with pytest.raises(BackendUnavailableError, match="nonsense"):
+        compile_kernel("sm_90a", SMALL, "--dlink-time-opt", appended="nonsense;")
 
 
 @pytest.mark.default_cases(1)
@@ -77,10 +85,8 @@ BY_HAND = [
 @pytest.mark.parametrize(
     ("architecture", "size"),
     [
-        ("sm_90a", LARGE),
-        ("sm_90a", LARGE_TALKER),
-        *(pytest.param(*each, marks=pytest.mark.ci) for each in IN_CI),
-        *(pytest.param(*each, marks=pytest.mark.slow) for each in BY_HAND if each not in IN_CI),
+        pytest.param(*each, marks=() if each in IN_CI else pytest.mark.slow)
+        for each in sorted(KERNELS, key=lambda each: each not in IN_CI)
     ],
 )
 def test_kernels_compile_for_every_architecture(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from tests.support.adapters import CPU, merged_model, mixing_model, random_adapter
 from tests.support.slots import make_prompt, params, speak
-from tests.support.tiny import TINY_NAMES, Tiny
+from tests.support.tiny import TINY_NAMES, Tiny, load_tiny
 from vivace.adapter import Adapter
 from vivace.adapter_set import AdapterSet
 from vivace.backends import Capacity, build_backend
@@ -27,9 +28,9 @@ from vivace.speech import SamplingParams
 
 MixingBackend = EagerBackend | CudaGraphBackend
 Build = Callable[[Qwen3TTS, Tiny], MixingBackend]
-NUM_FRAMES = 4  # each one takes 20 ms of a CPU
+NUM_FRAMES = 4
 TEXTS = ("Hay.", "More hay in the stack.", "A needle!", "The barn.")
-NAME = "custom_voice_projected"
+BOTH_SIZES = ("custom_voice", "base_projected")
 
 
 def build_eager(model: Qwen3TTS, part: Tiny) -> MixingBackend:
@@ -48,8 +49,8 @@ BUILDS = (build_eager, build_eight_rows, build_graphs)
 
 
 @pytest.fixture(scope="module")
-def part(tiny: Callable[[str], Tiny]) -> Tiny:
-    return tiny(NAME)
+def part(few_codebooks: Tiny) -> Tiny:
+    return few_codebooks
 
 
 @pytest.fixture(scope="module")
@@ -141,10 +142,15 @@ def last_states(backend: MixingBackend, part: Tiny, other: int) -> torch.Tensor:
 
 
 @pytest.mark.default_cases(1)
-@pytest.mark.parametrize("name", TINY_NAMES)
-def test_every_layer_of_every_checkpoint_is_mixed(tiny: Callable[[str], Tiny], name: str) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n in BOTH_SIZES else pytest.mark.slow) for n in TINY_NAMES],
+)
+def test_every_layer_of_every_checkpoint_is_mixed(
+    few_folder: Callable[[str], Path], name: str
+) -> None:
     """Each target alone: a product that ignores its adapter gives other states than merged."""
-    part = tiny(name)
+    part = load_tiny(few_folder(name))
     ids = torch.tensor(part.tokenizer.encode("The needle in the haystack."))
     codes = torch.zeros(len(ids), part.model.config.talker_config.num_code_groups).long()
     for target in ("attention", "mlp", "predictor", "text", "heads"):

@@ -27,12 +27,20 @@ from vivace.speech import SamplingParams
 ITEMS = [item for name in TINY_NAMES for item in official_items(name)]
 
 
-# Calls that are spoken alone, besides those with a waveform. The others are `slow`: the ragged
-# batches compare their codes.
-ALONE = ("dylan_auto_offline", "two_tokens_streaming", "penalty_strong_streaming")
+# Calls that are spoken alone, to their end. The others alone are `slow`: the ragged batches compare
+# their first codes.
+ALONE = (
+    ("custom_voice", "plain_streaming"),
+    ("custom_voice", "two_tokens_streaming"),
+    ("custom_voice", "penalty_strong_streaming"),
+    ("voice_design", "plain_streaming"),
+    ("base", "icl_reference_longer_offline"),
+    ("base_projected", "icl_reference_longer_streaming"),
+)
 
 FINISHES = {"eos": "stop", "length": "length"}  # official name: ours
-NUM_COMPARED = 20  # frames
+NUM_LONG = 2  # calls of a batch that are spoken to MAX_COMPARED frames
+MAX_COMPARED, MAX_WHOLE, NUM_COMPARED = 18, 12, 6  # frames
 
 
 def name_of(item: OfficialItem) -> str:
@@ -41,14 +49,12 @@ def name_of(item: OfficialItem) -> str:
 
 def is_spoken_alone(item: OfficialItem) -> bool:
     """Whether `.ci/run` speaks the call alone."""
-    return item.call in ALONE or "waveform" in item.tensors
+    return (item.model, item.call) in ALONE
 
 
 def alone(item: OfficialItem) -> Any:
-    has_waveform = "waveform" in item.tensors
-    is_quick = item.call in ALONE or (has_waveform and item.layout == "streaming")
-    mark = pytest.mark.ci if has_waveform else pytest.mark.slow
-    return pytest.param(item, id=name_of(item), marks=() if is_quick else mark)
+    marks = () if is_spoken_alone(item) else pytest.mark.slow
+    return pytest.param(item, id=name_of(item), marks=marks)
 
 
 def test_goldens_match_the_checkpoints(tiny_folder: Path) -> None:
@@ -84,13 +90,14 @@ def batch_items(model: str) -> list[OfficialItem]:
 def first_frames(item: OfficialItem, place: int) -> tuple[SamplingParams, int, str]:
     """Sampling, number of frames and last status of a call in a batch of calls.
 
-    The two longest calls and those that end by themselves are spoken whole, the others to
-    `NUM_COMPARED` frames.
+    The `NUM_LONG` longest calls are spoken to `MAX_COMPARED` frames, those that end by themselves
+    within `MAX_WHOLE` frames whole, and the others to `NUM_COMPARED` frames.
     """
     finish, num_frames = item.raw["finish"], len(item.codes)
-    if place < 2 or finish == "eos" or num_frames <= NUM_COMPARED:
+    limit = MAX_COMPARED if place < NUM_LONG else NUM_COMPARED
+    if num_frames <= limit or (finish == "eos" and num_frames <= MAX_WHOLE):
         return item.sampling, num_frames, FINISHES[finish]
-    return item.sampling.replace(max_frames=NUM_COMPARED), NUM_COMPARED, "length"
+    return item.sampling.replace(max_frames=limit), limit, "length"
 
 
 # A third of one model's calls by default, and all others in CI.
@@ -121,16 +128,16 @@ def test_greedy_codes_are_equal_in_a_ragged_batch(
 def speak_staggered(
     backend: SteppedBackend, part: Tiny, items: list[OfficialItem]
 ) -> list[tuple[NDArray[np.int64], str]]:
-    """The codes and the last status of each item. One joins before every step of three frames."""
+    """The codes and the last status of each item. Two join before every step of two frames."""
     waiting = list(enumerate(items))
     running: dict[int, int] = {}
     ends: dict[int, str] = {}
     codes: dict[int, list[np.ndarray]] = {i: [] for i, _ in waiting}
     while waiting or running:
-        if waiting:
-            index, item = waiting.pop(0)
+        for index, item in waiting[:2]:
             running[index] = backend.admit(item.prompt(part), first_frames(item, index)[0])
-        frames = backend.step(list(running.values()), 3)
+        del waiting[:2]
+        frames = backend.step(list(running.values()), 2)
         for row, index in enumerate(list(running)):
             codes[index].append(frames.of(row))
             if frames.status[row] in ("stop", "length"):

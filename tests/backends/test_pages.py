@@ -30,8 +30,8 @@ TEXT = "The needle in the haystack."
 
 
 @pytest.fixture(scope="module")
-def part(tiny: Callable[[str], Tiny]) -> Tiny:
-    return tiny("custom_voice_projected")
+def part(few_codebooks: Tiny) -> Tiny:
+    return few_codebooks
 
 
 @pytest.fixture

@@ -29,6 +29,8 @@ from vivace.errors import BackendError, BackendUnavailableError
 from vivace.prompt import Prompt, build_prompt
 from vivace.speech import SamplingParams
 
+NUM_FRAMES = 4
+
 
 class PackingLayers(PlainLayers):
     """Accepts rows of several prompts, like the fused kernels, and computes them one by one."""
@@ -69,6 +71,10 @@ def graph_backend(part: Tiny, max_streams: int = 8) -> CudaGraphBackend:
     return CudaGraphBackend(part.model, part.codec, max_streams=max_streams, max_frames=320)
 
 
+def brief(seed: int) -> SamplingParams:
+    return params(seed, max_frames=NUM_FRAMES, min_frames=NUM_FRAMES)
+
+
 def cloned_prompts(part: Tiny) -> list[Prompt]:
     """Prompts with a reference recording, and one with a speaker vector only."""
     prompts = [item.prompt(part) for item in official_items("base")]
@@ -102,9 +108,9 @@ def assert_same(found: list[list[Tensor]], expected: list[list[Tensor]]) -> None
 @pytest.mark.ci
 def test_prompts_admitted_together_equal_single_admission(part: Tiny) -> None:
     backend, eager = graph_backend(part), part.backend()
-    requests = [(prompt, params(seed)) for seed, prompt in enumerate(cloned_prompts(part))]
+    requests = [(prompt, brief(seed)) for seed, prompt in enumerate(cloned_prompts(part))]
     slots = [slot for slot in backend.admit_many(requests) if isinstance(slot, int)]
-    frames = backend.step(slots, 24)
+    frames = backend.step(slots, NUM_FRAMES)
     for row, request in enumerate(requests):
         assert np.array_equal(frames.of(row), speak(eager, *request))
 
@@ -114,7 +120,7 @@ def test_unadmittable_prompt_returns_its_error(part: Tiny) -> None:
     limit = backend_module.PROMPT_POSITIONS + backend.max_frames
     config = part.checkpoint.config
     long = build_prompt(config, [1] * limit, role_ids=[1, 2, 3], layout="whole")
-    good = [(prompt, params(1)), (prompt, params(2))]
+    good = [(prompt, brief(1)), (prompt, brief(2))]
     requests = [
         (prompt, SamplingParams()),
         good[0],
@@ -126,7 +132,7 @@ def test_unadmittable_prompt_returns_its_error(part: Tiny) -> None:
     for reason, word in ((no_seed, "seed"), (no_room, "rows"), (no_slot, "max_streams")):
         assert isinstance(reason, BackendError)
         assert word in str(reason)
-    frames = backend.step([s for s in (first, second) if isinstance(s, int)], 24)
+    frames = backend.step([s for s in (first, second) if isinstance(s, int)], NUM_FRAMES)
     for row, request in enumerate(good):
         assert np.array_equal(frames.of(row), speak(part.backend(), *request))
     assert backend.admit_many([]) == []
@@ -228,7 +234,7 @@ def test_reference_is_decoded_once_and_cached(part: Tiny, monkeypatch: pytest.Mo
         passes.clear()
         slot = backend.admit(prompt, params(3))
         num_heard = len(passes)
-        made = backend.render([slot], backend.step([slot], 8))[0]
+        made = backend.render([slot], backend.step([slot], 2))[0]
         backend.release(slot)
         return num_heard, made.tobytes()
 
@@ -344,6 +350,4 @@ def test_folded_model_gives_the_same_codes(part: Tiny) -> None:
         folded.talker.fold_texts()
     backend = CudaGraphBackend(folded, part.codec, max_streams=2, max_frames=320)
     prompt = cloned_prompts(part)[0]
-    assert np.array_equal(
-        speak(backend, prompt, params(3)), speak(part.backend(), prompt, params(3))
-    )
+    assert np.array_equal(speak(backend, prompt, brief(3)), speak(part.backend(), prompt, brief(3)))

@@ -98,9 +98,9 @@ def test_id_outside_its_table_raises_with_its_name(
 def test_talker_and_codec_with_different_codes_are_rejected(folder: Path) -> None:
     path = folder / "speech_tokenizer" / "config.json"
     edit_json(path, "encoder_valid_num_quantizers", value=8)
-    with pytest.raises(CheckpointError, match=r"num_code_groups 16, .*valid_num_quantizers 8"):
+    with pytest.raises(CheckpointError, match=r"num_code_groups 4, .*valid_num_quantizers 8"):
         load(folder)
-    edit_json(path, "encoder_valid_num_quantizers", value=16)
+    edit_json(path, "encoder_valid_num_quantizers", value=4)
     edit_json(path, "decoder_config", "codebook_size", value=32)
     with pytest.raises(CheckpointError, match=r"predictor vocab_size 64, .*codebook_size 32"):
         load(folder)
@@ -117,7 +117,7 @@ def test_codec_without_trained_encoder_is_accepted_and_refuses_audio(folder: Pat
     with pytest.raises(UnsupportedRequestError, match="cannot convert audio to codes"):
         tts.codec.encode(torch.from_numpy(noise))
     edit_json(path, "encoder_valid_num_quantizers", value=-1)
-    with pytest.raises(CheckpointError, match=r"num_code_groups 16, .*valid_num_quantizers -1"):
+    with pytest.raises(CheckpointError, match=r"num_code_groups 4, .*valid_num_quantizers -1"):
         load(folder)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from vivace.model.quantized_layers import quantized_layers
 CPU = torch.device("cpu")
 MODEL = "model.safetensors"
 DOWN = "talker.model.layers.1.mlp.down_proj"
+BOTH_SIZES = ("custom_voice_projected", "base")
 WEIGHTS: tuple[IntWeights, ...] = ("int8", "int4")
 
 Tensors = dict[str, Tensor]
@@ -32,9 +34,9 @@ Change = Callable[[Tensors], Any]
 
 
 @pytest.fixture
-def folder(tiny_folder: Path, tmp_path: Path) -> Path:
+def folder(few_int4: Path, tmp_path: Path) -> Path:
     """A quantized checkpoint that a test may change."""
-    return write_quantized(tiny_folder / "custom_voice", tmp_path / "int4", "int4")
+    return Path(shutil.copytree(few_int4, tmp_path / "int4"))
 
 
 def speak(folder: Path, **options: Any) -> np.ndarray[Any, Any]:
@@ -56,7 +58,10 @@ def test_quantized_folder_speaks_like_a_model_quantized_at_load(
         assert f"float32 with weights in {weights}" in repr(tts)
 
 
-@pytest.mark.parametrize("name", TINY_NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n in BOTH_SIZES else pytest.mark.slow) for n in TINY_NAMES],
+)
 @pytest.mark.parametrize("weights", WEIGHTS)
 def test_values_are_those_of_the_source_within_the_rounding(
     tiny_folder: Path, tmp_path: Path, name: str, weights: IntWeights
@@ -172,8 +177,10 @@ def test_config_of_another_format_is_rejected(folder: Path, value: object, messa
         TTS.load(folder, device="cpu")
 
 
-def test_plain_file_with_a_quantized_config_is_rejected(tiny_folder: Path, folder: Path) -> None:
-    content = (tiny_folder / "custom_voice" / MODEL).read_bytes()
+def test_plain_file_with_a_quantized_config_is_rejected(
+    few_folder: Callable[[str], Path], folder: Path
+) -> None:
+    content = (few_folder("custom_voice") / MODEL).read_bytes()
     (folder / MODEL).write_bytes(content)
     with pytest.raises(CheckpointError, match=r"lacks tensors: .*lm_head\.0\.scale"):
         TTS.load(folder, device="cpu")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +11,18 @@ from types import ModuleType
 
 import pytest
 
+from tests.support import fork_server
 from vivace.compat import FasterQwen3TTS, install, uninstall
 from vivace.compat.__main__ import main
 from vivace.compat.chunks import ChunkTiming
 from vivace.errors import IntegrationError, TTSError
+
+RUN_MODULE = """
+import runpy, sys
+
+sys.path.insert(0, sys.argv.pop(1))
+runpy.run_module("vivace.compat", run_name="__main__", alter_sys=True)
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -61,13 +68,7 @@ def test_command_runs_with_the_redirected_import(tmp_path: Path) -> None:
         "import sys\ndef main():\n    from faster_qwen3_tts import FasterQwen3TTS\n"
         "    print(FasterQwen3TTS.__module__, sys.argv)\n    return 3\n"
     )
-    source = str(Path(sys.modules["vivace"].__file__ or "").parents[1])
-    variables = {"PYTHONPATH": f"{tmp_path}:{source}", "PATH": "/usr/bin:/bin"}
-    command = [sys.executable, "-m", "vivace.compat"]
-
-    done = subprocess.run(
-        [*command, "talk", "--loud"], env=variables, capture_output=True, text=True, check=False
-    )
+    done = fork_server.run(RUN_MODULE, str(tmp_path), "talk", "--loud")
     assert (done.returncode, done.stdout) == (3, "vivace.compat.faster ['talk', '--loud']\n")
 
 

@@ -65,6 +65,7 @@ struct Meeting {
     uint32_t round = 0;
 };
 
+static int removed;                         // number of the statement that the kernels leave out; 0: none
 static Fiber* current;
 static Dim block_index, grid_size, block_size;
 static ucontext_t scheduler;
@@ -192,26 +193,37 @@ static float number(const void* from) {
 // Where hardware stores a byte of rows of 128 bytes.
 static uint32_t swizzled(uint32_t address) { return address ^ (address >> 7 & 7) << 4; }
 
-// An operand without swizzle has eight numbers of eight rows, at two distances; with swizzle, rows of 128 bytes.
-static float operand_number(uint64_t descriptor, int row, int k) {
+// The 16 numbers of an operand's row. An operand without swizzle has eight numbers of eight rows, at two distances; with
+// swizzle, rows of 128 bytes. Eight numbers of a row are together.
+static void read_operand(uint64_t descriptor, int row, float (&numbers)[16]) {
     const uint32_t start = (descriptor & 0x3fff) << 4, next = (descriptor >> 16 & 0x3fff) << 4, group = (descriptor >> 32 & 0x3fff) << 4;
     const bool is_swizzled = descriptor >> 62 == 1;
-    const uint32_t address = is_swizzled ? swizzled(start + row / 8 * group + row % 8 * 128 + k * 2)
-                                         : start + k / 8 * next + row / 8 * group + row % 8 * 16 + k % 8 * 2;
-    const uint8_t* from = shared_at(address, 2);
-    if (is_unfenced[address / 16]) fail("a fence is missing");
-    return number(from);
+    for (uint32_t half = 0; half < 2; half++) {
+        const uint32_t address = is_swizzled ? swizzled(start + row / 8 * group + row % 8 * 128 + half * 16)
+                                             : start + half * next + row / 8 * group + row % 8 * 16;
+        const uint8_t* from = shared_at(address, 16);
+        if (is_unfenced[address / 16]) fail("a fence is missing");
+        for (int k = 0; k < 8; k++) numbers[half * 8 + k] = number(from + 2 * k);
+    }
 }
-// Adds a thread's part: rows in groups of eight, two columns of every eight.
-static void add_products(float* sums, int columns, uint64_t weights, const std::function<float(int, int)>& row_number) {
-    for (int i = 0; i < columns / 2; i++)
-        for (int k = 0; k < 16; k++)
-            sums[i] += row_number(i / 2 % 2, k) * operand_number(weights, i / 4 * 8 + 2 * (lane() % 4) + i % 2, k);
+// Adds a thread's part: two rows in groups of eight, two columns of every eight.
+static void add_products(float* sums, int columns, uint64_t weights, const float (&rows)[2][16]) {
+    float numbers[16];
+    for (int i = 0; i < columns / 4; i++) {
+        read_operand(weights, i / 2 * 8 + 2 * (lane() % 4) + i % 2, numbers);
+        for (int later = 0; later < 2; later++) {
+            float& sum = sums[i / 2 * 4 + later * 2 + i % 2];
+            for (int k = 0; k < 16; k++) sum += rows[later][k] * numbers[k];
+        }
+    }
 }
 static void execute(WarpgroupProduct& product) {
     const int row = warp() % 4 * 16 + lane() / 4;
-    if (!product.is_done)
-        add_products(product.sums, product.columns, product.weights, [&](int later, int k) { return operand_number(product.rows, row + 8 * later, k); });
+    if (!product.is_done) {
+        float rows[2][16];
+        for (int later = 0; later < 2; later++) read_operand(product.rows, row + 8 * later, rows[later]);
+        add_products(product.sums, product.columns, product.weights, rows);
+    }
     product.is_done = true;
 }
 template <int N>
@@ -234,7 +246,7 @@ static void wgmma(float (&sums)[N / 2], const uint32_t* rows, uint64_t weights) 
         for (int k = 0; k < 16; k++)
             numbers[later][k] = number((const uint16_t*)&exchanged[warp()][lane() / 4 * 4 + k % 8 / 2][k / 8 * 2 + later] + k % 2);
     __syncwarp();
-    add_products(sums, N, weights, [&](int later, int k) { return numbers[later][k]; });
+    add_products(sums, N, weights, numbers);
 }
 
 // -- instructions -------------------------------------------------------------------------------------

@@ -45,7 +45,11 @@ class KernelError(Exception):
 
 
 class EmulatedKernels:
-    """Kernels of one source file."""
+    """Kernels of one source file.
+
+    `removable` are texts of the source. A launch can leave out the statement that a text begins
+    with.
+    """
 
     def __init__(
         self,
@@ -53,7 +57,10 @@ class EmulatedKernels:
         kernels: Mapping[str, str],  # to the type of the request
         folder: Path,
         defines: Sequence[str] = (),
+        removable: Sequence[str] = (),
     ) -> None:
+        for number, text in enumerate(removable, start=1):
+            source = _make_removable(source, text, number)
         entries = "".join(_entry(name, kind) for name, kind in kernels.items())
         program, library = folder / "kernels.cpp", folder / "kernels.so"
         program.write_text(EMULATOR.read_text() + translate(source) + entries)
@@ -71,12 +78,19 @@ class EmulatedKernels:
         num_threads: int,
         request: ctypes.Structure,
         seed: int = 0,  # of the schedule
+        removed: int = 0,  # number of a removable statement, from 1 on
     ) -> None:
         function = self._library[f"launch_{name}"]
         function.restype = ctypes.c_char_p
-        error: bytes = function(ctypes.byref(request), *grid, num_threads, seed)
+        error: bytes = function(ctypes.byref(request), *grid, num_threads, seed, removed)
         if error:
             raise KernelError(error.decode())
+
+
+def _make_removable(source: str, text: str, number: int) -> str:
+    assert text in source
+    statement, rest = text.split(";", 1)
+    return source.replace(text, f"(removed == {number} ? (void)0 : {statement});{rest}")
 
 
 def find_compiler() -> str | None:
@@ -126,6 +140,7 @@ def _closing(text: str, opening: int) -> int:
 def _entry(name: str, kind: str) -> str:
     return (
         f'extern "C" const char* launch_{name}(const {kind}* request, int x, int y, int z,'
-        f" int num_threads, unsigned seed) {{\n"
+        f" int num_threads, unsigned seed, int number) {{\n"
+        f"    removed = number;\n"
         f"    return launch<const {kind}>({name}, *request, {{x, y, z}}, num_threads, seed);\n}}\n"
     )

@@ -19,7 +19,7 @@ from vivace.backends.eager import EagerBackend
 from vivace.prompt import Prompt, build_prompt
 from vivace.speech import SamplingParams
 
-NUM_FRAMES = 16
+NUM_FRAMES = 10  # more than two groups of LOOKAHEAD frames
 
 
 def make_prompt(part: Tiny, text: str, *, is_complete: bool = True) -> Prompt:
@@ -50,7 +50,7 @@ def plain_backend(tts: TTS) -> PlainBackend:
 
 
 def params(seed: int, **changes: float) -> SamplingParams:
-    return SamplingParams(seed=seed, max_frames=NUM_FRAMES, min_frames=8).replace(**changes)
+    return SamplingParams(seed=seed, max_frames=NUM_FRAMES, min_frames=5).replace(**changes)
 
 
 def speak(backend: SteppedBackend, prompt: Prompt, sampling: SamplingParams) -> NDArray[np.int64]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -45,6 +47,29 @@ def join_checkpoints(source: Path, folder: Path) -> None:
     flags = {"has_speaker_encoder": True, "speaker_encoder_config": section}
     _add_fields(folder / "config.json", flags)
     _add_fields(folder / "speech_tokenizer/config.json", {"encoder_valid_num_quantizers": 0})
+
+
+NUM_FEW = 4  # codebooks
+
+
+def drop_codebooks(source: Path, folder: Path) -> None:
+    """Write a checkpoint with the first `NUM_FEW` of 16 codebooks, for quicker frames."""
+    shutil.copytree(source, folder, dirs_exist_ok=True)
+    talker = json.loads((folder / "config.json").read_text())["talker_config"]
+    talker["num_code_groups"] = talker["code_predictor_config"]["num_code_groups"] = NUM_FEW
+    _add_fields(folder / "config.json", {"talker_config": talker})
+    codec_config = folder / "speech_tokenizer/config.json"
+    decoder = json.loads(codec_config.read_text())["decoder_config"] | {"num_quantizers": NUM_FEW}
+    _add_fields(codec_config, {"decoder_config": decoder, "encoder_valid_num_quantizers": NUM_FEW})
+    for path in (folder / "model.safetensors", folder / "speech_tokenizer/model.safetensors"):
+        weights = load_file(path)
+        kept = {name: weights[name] for name in weights if not _is_later_codebook(name)}
+        save_file(kept, path, {"format": "pt"})
+
+
+def _is_later_codebook(name: str) -> bool:
+    is_list = re.search(r"\.(?:lm_head|codec_embedding|rvq_rest\.vq\.layers)\.(\d+)\.", name)
+    return is_list is not None and int(is_list[1]) >= NUM_FEW - 1
 
 
 def _add_fields(path: Path, fields: dict[str, Any]) -> None:
@@ -87,3 +112,13 @@ class Tiny:
             instruction_set=instruction_set,
             has_half_cache=has_half_cache,
         )
+
+
+def load_tiny(folder: Path) -> Tiny:
+    checkpoint, cpu = Checkpoint.open(folder), torch.device("cpu")
+    return Tiny(
+        checkpoint=checkpoint,
+        tokenizer=TextTokenizer.from_folder(checkpoint.folder),
+        model=checkpoint.load_model(cpu, torch.float32),
+        codec=checkpoint.load_codec(cpu),
+    )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
@@ -58,9 +60,9 @@ print("torch" in sys.modules)
 
 
 @pytest.fixture
-def folder(tiny_folder: Path, tmp_path: Path) -> Path:
+def folder(few_int4: Path, tmp_path: Path) -> Path:
     """A quantized checkpoint that a test may change."""
-    return write_quantized(tiny_folder / "custom_voice", tmp_path / "int4", "int4")
+    return Path(shutil.copytree(few_int4, tmp_path / "int4"))
 
 
 def speak(folder: Path) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], bool]:
@@ -76,8 +78,22 @@ def speak(folder: Path) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], boo
         return audio.codes, audio.samples, tts.loaded.open_runtime._loaded is not None
 
 
-@pytest.mark.parametrize("weights", ALL_WEIGHTS)
-@pytest.mark.parametrize("name", TINY_NAMES)
+# Each kind of checkpoint and both formats. The other pairs are `slow`.
+QUICK_PAIRS = (
+    ("custom_voice", "int8"),
+    ("custom_voice_projected", "int4"),
+    ("voice_design", "int4"),
+    ("base", "int8"),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "weights"),
+    [
+        pytest.param(*pair, marks=() if pair in QUICK_PAIRS else pytest.mark.slow)
+        for pair in product(TINY_NAMES, ALL_WEIGHTS)
+    ],
+)
 def test_speech_equals_speech_of_the_pytorch_model(
     tiny_folder: Path,
     tmp_path: Path,

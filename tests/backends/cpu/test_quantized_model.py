@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import get_args
 
@@ -24,15 +23,14 @@ from vivace.model.quantized_layers import quantized_layers
 from vivace.model.talker import Qwen3TTS
 
 TEXTS = ("Hay.", "More hay than anyone can use.", "1, 2, 3!")
-NUM_SEEDS = 6
-NUM_COMPARED = 8  # frames of each speech; the reference product is slow
+NUM_SEEDS = 4
+NUM_COMPARED = 5  # frames of each speech; the reference product is slow
 
 
 @pytest.fixture(scope="module")
-def part(tiny: Callable[[str], Tiny]) -> Tiny:
-    part = tiny("custom_voice_projected")
-    part.cpu_backend()  # or skip
-    return part
+def part(few_codebooks: Tiny) -> Tiny:
+    few_codebooks.cpu_backend()  # or skip
+    return few_codebooks
 
 
 @pytest.fixture(scope="module", params=get_args(IntWeights))
@@ -100,6 +98,6 @@ def test_voice_speaks_with_integer_weights() -> None:
     for weights in get_args(IntWeights):
         with TTS.load(device="cpu", weights=weights) as tts:
             audio = tts.speak("Hello there.", seed=3)
-            again = tts.speak("Hello there.", seed=3)
+            again = tts.speak("Hello there.", seed=3, max_frames=5)
         assert 0.4 < audio.duration_s < 3
-        assert np.array_equal(audio.codes, again.codes)
+        assert np.array_equal(audio.codes[:5], again.codes)

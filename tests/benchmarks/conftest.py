@@ -56,8 +56,8 @@ class Forked:
     ) -> subprocess.CompletedProcess[str]:
         process = self._start(command, **{**options, "stdout": subprocess.PIPE})
         output, error = process.communicate(timeout=300.0)
-        assert process.returncode == 0, error
-        return subprocess.CompletedProcess(command, 0, output.decode(), error)
+        assert not check or process.returncode == 0, error
+        return subprocess.CompletedProcess(command, process.returncode, output.decode(), error)
 
     def Popen(self, command: Sequence[str], **options: Any) -> Any:  # noqa: N802
         if command[0] != sys.executable:

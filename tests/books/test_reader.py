@@ -220,7 +220,7 @@ def test_folder_that_is_no_work_folder_is_not_changed(tmp_path: Path) -> None:
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("num_chars", [1_200, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_chars", [2_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_memory_does_not_grow_with_book_length(
     tmp_path: Path, num_chars: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,8 +24,9 @@ def test_page_describes_every_module_with_code(script: ModuleType, page: str) ->
     for path in script.PACKAGE.rglob("*.py"):
         name = path.relative_to(script.PACKAGE)
         if path.stat().st_size:
-            assert script.first_line(name), f"{name} has no docstring"
-            assert f"| `{name.as_posix()}` | {script.first_line(name)} |" in page
+            line = script.first_line(name)
+            assert line, f"{name} has no docstring"
+            assert f"| `{name.as_posix()}` | {line} |" in page
         else:
             assert f"`{name.as_posix()}`" not in page
 

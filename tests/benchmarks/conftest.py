@@ -59,7 +59,7 @@ class Forked:
         assert not check or process.returncode == 0, error
         return subprocess.CompletedProcess(command, process.returncode, output.decode(), error)
 
-    def Popen(self, command: Sequence[str], **options: Any) -> Any:  # noqa: N802
+    def Popen(self, command: Sequence[str], **options: Any) -> Any:
         if command[0] != sys.executable:
             return subprocess.Popen(command, **options)
         process = self._start(command, **options)

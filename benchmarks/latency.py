@@ -35,6 +35,8 @@ from vivace.speech import SamplingParams
 
 SECONDS_PER_FRAME = 0.08
 COMPARED = 24  # frames
+NUM_REPLAYS = 20  # of a graph
+NUM_SNR_FRAMES = 64
 
 
 @torch.inference_mode()
@@ -164,9 +166,9 @@ class Bench:
         return figures
 
     def codec_snr(self) -> float:
-        """Signal-to-noise ratio of the codec against float32 in decibels, over 64 random frames."""
+        """Signal-to-noise ratio of the codec against float32 in decibels, over random frames."""
         size = self._codec.config.decoder_config.codebook_size
-        codes = np.random.default_rng(0).integers(size, size=(64, 16))
+        codes = np.random.default_rng(0).integers(size, size=(NUM_SNR_FRAMES, 16))
         exact, found = (self._decode(codes, each) for each in ("float32", "auto"))
         noise = np.square(found - exact).sum()
         return round(float(10 * np.log10(np.square(exact).sum() / max(noise, 1e-30))), 1)
@@ -261,10 +263,10 @@ class Bench:
         seconds = [work(seed) for seed in range(self._repeats)]
         return round(1000 * statistics.median(seconds[1:] or seconds), 3)
 
-    def _replay(self, graph: Callable[[], object], count: int = 20) -> float:
+    def _replay(self, graph: Callable[[], object]) -> float:
         graph()
-        seconds, _ = timed(lambda: [graph() for _ in range(count)], self._device)
-        return round(1000 * seconds / count, 4)
+        seconds, _ = timed(lambda: [graph() for _ in range(NUM_REPLAYS)], self._device)
+        return round(1000 * seconds / NUM_REPLAYS, 4)
 
     def _decode(self, codes: Any, precision: Any) -> Any:
         graphs = GraphPool(self._device, is_capturing=False)

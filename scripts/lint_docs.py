@@ -107,11 +107,19 @@ def read_docstrings() -> Iterator[Sentence]:
     for module in sorted((ROOT / "src").rglob("*.py")):
         name = module.relative_to(ROOT).as_posix()
         tree = ast.parse(module.read_text(encoding="utf-8"))
-        for node in ast.walk(tree):
+        for node in (tree, *_statements(tree)):
             if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
                 text = ast.get_docstring(node)
                 if text:
                     yield from split(name, node.body[0].lineno, _without_listings(text))
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """All statements in a node. `ast.walk` visits their expressions too."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.stmt, ast.excepthandler, ast.match_case)):
+            yield child
+            yield from _statements(child)
 
 
 def _without_listings(text: str) -> str:

@@ -129,12 +129,18 @@ def parse(source: str) -> ast.Module:
     return ast.parse(source)
 
 
-def imports(tree: ast.AST) -> Iterator[str]:
+@cache
+def import_nodes(source: str) -> list[ast.Import | ast.ImportFrom]:
+    nodes = ast.walk(parse(source))
+    return [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))]
+
+
+def imports(source: str) -> Iterator[str]:
     """Every imported module, including imports in functions and under TYPE_CHECKING."""
-    for node in ast.walk(tree):
+    for node in import_nodes(source):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             assert node.level == 0, "relative imports hide the layer"
             module = node.module or ""
             # `from vivace import model` names a package, `from vivace.model import ops` a module
@@ -144,9 +150,7 @@ def imports(tree: ast.AST) -> Iterator[str]:
 
 def find_cycle(sources: Mapping[str, str]) -> list[str]:
     """Modules that import each other in a circle, the first one twice; empty if there are none."""
-    graph = {
-        name: set(imported_modules(parse(source), sources)) for name, source in sources.items()
-    }
+    graph = {name: set(imported_modules(source, sources)) for name, source in sources.items()}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -154,12 +158,12 @@ def find_cycle(sources: Mapping[str, str]) -> list[str]:
     return []
 
 
-def imported_modules(tree: ast.AST, known: Container[str]) -> Iterator[str]:
+def imported_modules(source: str, known: Container[str]) -> Iterator[str]:
     """The `known` modules that a module imports, at any place."""
-    for node in ast.walk(tree):
+    for node in import_nodes(source):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in known)
-        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+        elif node.module is not None:
             names = {f"{node.module}.{alias.name}" for alias in node.names}
             yield from (name if name in known else node.module for name in names)
 
@@ -176,7 +180,7 @@ def part_of(module: str, package: str) -> str:
 
 def find_breaches_of_parts(name: str, source: str, known: Container[str]) -> list[str]:
     """The imports of the module `name` from parts of its own package that are not lower."""
-    modules = imported_modules(parse(source), known)
+    modules = imported_modules(source, known)
     return [f"{name} imports {module}" for module in modules if not may_import_part(name, module)]
 
 
@@ -191,7 +195,7 @@ def may_import_part(importer: str, imported: str) -> bool:
 def find_breaches(name: str, source: str) -> list[str]:
     """The forbidden imports of the module `name`."""
     breaches = []
-    for imported in imports(parse(source)):
+    for imported in imports(source):
         package = imported.split(".")[0]
         is_breach = (
             not may_import(top_level(name), top_level(imported))
@@ -220,7 +224,7 @@ def may_use_package(importer: str, package: str) -> bool:
 def find_dangers(source: str) -> list[str]:
     """Calls that could execute code from a file: pickle, eval, exec, torch.load of any object."""
     tree = parse(source)
-    dangers = [name for name in imports(tree) if name.split(".")[0] in PICKLES]
+    dangers = [name for name in imports(source) if name.split(".")[0] in PICKLES]
     for node in ast.walk(tree):
         called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
         if called in ("eval", "exec", "compile", "__import__", "builtins.eval", "builtins.exec"):
@@ -391,7 +395,7 @@ def test_no_module_imports_banned_package() -> None:
     used = {
         (module_name(path), name)
         for path in MODULES
-        for name in imports(parse(path.read_text()))
+        for name in imports(path.read_text())
         if name.split(".")[0] in BANNED_PACKAGES
     }
     assert used == set()

@@ -6,7 +6,7 @@ import ast
 import inspect
 import re
 import sys
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -48,6 +48,8 @@ class Bundle:
         self._classes: list[str] = []
         self._constants: list[str] = []
         self._waiting: list[tuple[Any, str]] = []
+        self._num_modules = 0  # when `_methods` was made
+        self._methods: Mapping[str, list[Any]] = {}
 
     def export(self, paths: Sequence[str]) -> str:
         """The module, with the values at `paths` under their own names."""
@@ -81,13 +83,16 @@ class Bundle:
 
     def methods(self, name: str) -> Sequence[Any]:
         """The functions with this name of all classes of the package's text modules."""
-        return [
-            vars(kind)[name]
-            for kind in self._known_classes()
-            if inspect.isfunction(vars(kind).get(name))
-        ]
+        if len(sys.modules) != self._num_modules:  # a module was imported
+            found = defaultdict(list)
+            for kind in self._find_classes():
+                for own, value in vars(kind).items():
+                    if inspect.isfunction(value):
+                        found[own].append(value)
+            self._num_modules, self._methods = len(sys.modules), found
+        return self._methods.get(name, [])
 
-    def _known_classes(self) -> list[type]:
+    def _find_classes(self) -> list[type]:
         modules = [one for name, one in sys.modules.items() if name.startswith(self._packages)]
         return [
             one

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.benchmarks.conftest import FOLDER, Run
+from tests.benchmarks.conftest import FOLDER, Forked, Run
 from tests.reliability import __main__ as reliability
 from tests.support.project import ROOT, load_script
 from tests.support.serving import Running
@@ -119,7 +119,8 @@ def test_codec_cpu_measures_pytorch_and_cpp(run: Run, tmp_path: Path) -> None:
     if (refusal := find_refusal()) is not None:
         pytest.skip(refusal)
     path = tmp_path / "codec.json"
-    run("codec_cpu.py", "--shapes", "embedded", "--threads", 1, "--repeats", 1, "--json", path)
+    run("codec_cpu.py", "--shapes", "embedded", "--threads", 1, "--repeats", 1, "--json", path,
+        TEXT=SENTENCES[0])  # fmt: skip
     first, *others = read(path)["results"]
     assert first["kernels"] == "pytorch"
     assert others
@@ -149,7 +150,7 @@ def test_cpu_calls_measures_memory_and_whole_calls(
     path = tmp_path / "calls.json"
     arguments = ("--weights", "int8", "--batches", 1, 2, "--frames", 3, "--repeats", 1)
     paths = ("--out", tmp_path / "out", "--json", path)
-    run("cpu_calls.py", tiny_folder / "custom_voice", *arguments, *paths)
+    run("cpu_calls.py", tiny_folder / "custom_voice", *arguments, *paths, subprocess=Forked())
     [row] = read(path)["results"]
     assert row["quantize"]["peak_gb"] > 0
     assert [call["batch"] for call in row["calls"]] == [1, 2]
@@ -229,10 +230,11 @@ def files_of(script: str) -> list[str]:
 
 @pytest.mark.ci
 def test_latency_command(run: Run, tiny_folder: Path, tmp_path: Path) -> None:
-    where, size = ["--device", "cpu", "--dtype", "float32"], ["--frames", "12", "--repeats", "1"]
+    where, size = ["--device", "cpu", "--dtype", "float32"], ["--frames", "8", "--repeats", "1"]
     path = tmp_path / "latency.json"
     run("latency.py", tiny_folder / "custom_voice", *where, *size, "--layers", "plain",
-        "--batches", "1", "--json", path, CHUNKS=(1, 4), COMPARED=8)  # fmt: skip
+        "--batches", "1", "--json", path, CHUNKS=(4,), COMPARED=4, NUM_REPLAYS=1,
+        NUM_SNR_FRAMES=16)  # fmt: skip
     [result] = read(path)["results"]
     assert result["has_same_codes_in_batch"]
     assert result["streams"]["1"]["audio_s_per_s"] > 0
@@ -327,17 +329,31 @@ def test_guard_host_command(run: Run, tmp_path: Path, restored_limits: None) -> 
 @pytest.mark.ci
 def test_cpu_command(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "cpu.json"
-    run("cpu.py", "--threads", "1", "--repeats", "1", "--json", path)
+    texts = [SENTENCES[1]] * 3
+    run("cpu.py", "--threads", "1", "--repeats", "1", "--json", path,
+        subprocess=Forked(TEXTS=texts))  # fmt: skip
     [result] = read(path)["results"]
     parts = set(result["ms_per_frame"])
     assert parts >= {"prefill", "codec"}
     assert parts >= {"talker", "predictor"} or "model" in parts  # eager, or one call of C++
 
 
+class UsualBytecode:
+    """Replaces `subprocess`: to compile the imported modules again takes a second."""
+
+    DEVNULL = subprocess.DEVNULL
+
+    @staticmethod
+    def run(command: Sequence[str], *, env: dict[str, str], **options: Any) -> None:
+        kept = {name: value for name, value in env.items() if name != "PYTHONPYCACHEPREFIX"}
+        subprocess.run(command, **{**options, "env": kept})
+
+
 @pytest.mark.ci
 def test_command_command(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "command.json"
-    run("command.py", "--backends", "auto", "--repeats", "1", "--json", path)
+    run("command.py", "--backends", "auto", "--repeats", "1", "--json", path,
+        subprocess=UsualBytecode)  # fmt: skip
     [result] = read(path)["results"]
     assert result["run"] == "auto"
     assert result["cpu_s"] == pytest.approx(result["user_s"] + result["system_s"], abs=0.002)
@@ -349,6 +365,15 @@ def usual_bytecode(folder: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
+class TimelineApart(Forked):
+    """The start with a timeline is a new process: it records the import of torch."""
+
+    def run(self, command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        if "is_timed" in command[-1]:
+            return subprocess.run(command, **options)
+        return super().run(command, **options)
+
+
 @pytest.mark.ci
 def test_start_command(
     run: Run, tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -357,7 +382,8 @@ def test_start_command(
     path, imports = tmp_path / "start.json", load_script(FOLDER / "start.py").IMPORTS
     run("start.py", tiny_folder / "custom_voice", "--device", "cpu", "--backends", "eager",
         "--repeats", "1", "--ready", "--timeline", "--json", path,
-        bytecode_environment=usual_bytecode, write_bytecode=lambda _: exec(imports))  # fmt: skip
+        bytecode_environment=usual_bytecode, write_bytecode=lambda _: exec(imports),
+        subprocess=TimelineApart())  # fmt: skip
     [result] = read(path)["results"]
     for kind in ("cold", "warm"):
         phases = result[kind]["phases"]
@@ -375,7 +401,8 @@ def test_start_command(
 def test_audible_command(run: Run, tiny_folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "audible.json"
     run("audible.py", tiny_folder / "custom_voice", "--device", "cpu", "--backend", "eager",
-        "--repeats", "1", "--seconds", "0.1", "--json", path, NUM_FRAMES=10, WARM_UP=1)  # fmt: skip
+        "--repeats", "1", "--seconds", "0.1", "--json", path, NUM_FRAMES=8, WARM_UP=1, PAUSE_S=0.0,
+        subprocess=Forked(NUM_FRAMES=8, WARM_UP=1))  # fmt: skip
     rows = read(path)["results"]
     assert [row["silent_frames"] for row in rows] == [1, 6]
     for row in rows:
@@ -513,7 +540,7 @@ def test_timings_command(run: Run, sentences: Path, tmp_path: Path) -> None:
 @pytest.mark.ci
 def test_refusals_command(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "refusals.json"
-    run("refusals.py", "--requests", "4", "--rounds", "1", "--json", path)
+    run("refusals.py", "--requests", "4", "--rounds", "1", "--json", path, subprocess=Forked())
     report = read(path)
     assert report["answers"] == 4
     assert 2 <= report["refused"] <= 4  # the slot is free between two parts of the long text
@@ -522,7 +549,7 @@ def test_refusals_command(run: Run, tmp_path: Path) -> None:
 @pytest.mark.ci
 def test_replicas_command(run: Run, server: Running, tmp_path: Path) -> None:
     path = tmp_path / "replicas.json"
-    run("replicas.py", server.url, "--clients", "1", "--pause", "0", "--seconds", "2", "--title",
+    run("replicas.py", server.url, "--clients", "1", "--pause", "0", "--seconds", "0.2", "--title",
         "no such process", "--json", path)  # fmt: skip
     [result] = read(path)["results"]
     assert not result["hung"]

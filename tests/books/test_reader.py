@@ -6,8 +6,6 @@ import dataclasses
 import json
 import os
 import signal
-import subprocess
-import sys
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +15,8 @@ import av
 import numpy as np
 import pytest
 
+from tests.support import fork_server
+from tests.support.project import ROOT
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from vivace import TTS
 from vivace.audio.loudness import LoudnessMeter
@@ -30,6 +30,7 @@ from vivace.options import SpeakOptions
 from vivace.serve.settings import ModelSpec
 
 SPEC = ModelSpec("scripted", None)
+RUN_KILLED_READER = "from tests.support.killed_reader import main; main()"
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -86,15 +87,8 @@ def test_killed_reader_continues_to_identical_book(tmp_path: Path) -> None:
         for number in range(1, 4)
     )
     (tmp_path / "book.txt").write_text(text)
-    command = [sys.executable, "-m", "tests.support.killed_reader"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [*command, str(tmp_path / "book.txt"), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{RUN_KILLED_READER}"
+    done = fork_server.run(code, str(tmp_path / "book.txt"), str(tmp_path))
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     statuses = [line["status"] for line in lines if "status" in line]

@@ -10,6 +10,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from tests.support import fork_server
 from tests.support.cli_harness import run_python
 from vivace.audio.files import read_audio
 from vivace.backends.cpu.build import find_refusal
@@ -68,12 +69,19 @@ def run(code: str, *arguments: str) -> list[str]:
     return run_python(code, *arguments).stdout.split()
 
 
+def run_forked(code: str, *arguments: str) -> list[str]:
+    """Run code in a process that the fork server has imported torch for, with `import_torch`."""
+    done = fork_server.run(code, *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
 def test_deferred_module_is_imported_at_first_use() -> None:
-    assert run(CODE) == ["True", "_DeferredModule", "module", "True"]
+    assert run_forked(CODE) == ["True", "_DeferredModule", "module", "True"]
 
 
 def test_speech_is_equal_and_training_works_with_deferred_module(tmp_path: Path) -> None:
-    found = run(SPEAK_AND_TRAIN, str(tmp_path / "light.wav"))
+    found = run_forked(SPEAK_AND_TRAIN, str(tmp_path / "light.wav"))
     assert found == ["_DeferredModule", "True"]
     main(["Hi.", "--seed=7", "-o", str(tmp_path / "full.wav"), "-q", "--backend=eager"])
     assert type(sys.modules[DEFERRED]) is ModuleType

@@ -16,8 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from vivace.checkpoint import EMBEDDED
 from vivace.cli.main import main
-from vivace.conformance import record
-from vivace.conformance.checks import NUM_BACKEND_FRAMES
+from vivace.conformance import checks, record
 from vivace.conformance.golden import load_golden, save_golden
 from vivace.conformance.report import failed_row
 
@@ -25,9 +24,17 @@ KINDS = ("base", "custom_voice", "voice_design")
 EAGER = ("--backend", "eager", "--dtype", "float32", "--device", "cpu")
 CODEC_FILE = "speech_tokenizer/model.safetensors"
 
+NUM_FRAMES, NUM_BACKEND_FRAMES = 6, 4  # of a request; each one takes 20 ms
+
 Rows = dict[str, str]  # status by the name of the check
 
-pytestmark = pytest.mark.usefixtures("unshared_weights")
+unshared = pytest.mark.usefixtures("unshared_weights")  # the weights are used once
+
+
+@pytest.fixture(autouse=True)
+def few_backend_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert checks.NUM_BACKEND_FRAMES > NUM_BACKEND_FRAMES
+    monkeypatch.setattr(checks, "NUM_BACKEND_FRAMES", NUM_BACKEND_FRAMES)
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +46,7 @@ def golden(session_folder: Path, tiny_folder: Path) -> Callable[[str], Path]:
         if not path.exists():
             whole = path.with_name(f"{path.stem}-{id(find)}.npz")
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(record, "MAX_FRAMES", NUM_BACKEND_FRAMES + 2)  # each one takes 20 ms
+                patch.setattr(record, "MAX_FRAMES", NUM_FRAMES)
                 assert main(["verify", str(tiny_folder / kind), "--record", str(whole)]) == 0
             whole.replace(path)
         return path
@@ -107,6 +114,7 @@ CASES = [  # file, part of a tensor's name, first row that differs, rows that st
 ]
 
 
+@unshared
 @pytest.mark.parametrize(("file", "part", "found_by", "untouched"), CASES)
 def test_changed_tensor_is_found_by_its_row(
     file: str,
@@ -126,6 +134,7 @@ def test_changed_tensor_is_found_by_its_row(
     assert {rows[name] for name in rows if name.startswith(untouched)} == {"ok"}
 
 
+@unshared
 @pytest.mark.parametrize(
     ("file", "part", "found_by"),
     [
@@ -189,6 +198,7 @@ def test_changed_config_is_named(
     assert "this one has talker.rope_theta 5000, not 1000000" in capsys.readouterr().err
 
 
+@unshared
 @pytest.mark.parametrize(("swapped", "is_spoken"), [("ez", True), ("XQ", False)])
 def test_changed_vocabulary_is_found_by_its_rows(
     tiny_folder: Path,
@@ -227,6 +237,7 @@ def test_bfloat16_run_reports_agreement_per_codebook(
     assert any(name.startswith("frames") for name in rows)
 
 
+@unshared
 def test_quantized_checkpoint_is_compared_and_not_recorded(
     tiny_folder: Path,
     golden: Callable[[str], Path],
@@ -366,6 +377,7 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
+@unshared
 @pytest.mark.parametrize(
     ("file", "reason", "num_runs"),
     [

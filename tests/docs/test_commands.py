@@ -16,6 +16,7 @@ from tests.support.project import ROOT
 from tests.support.serving import Running
 from vivace.cli.main import main
 from vivace.cli.parser import build_parser
+from vivace.plan import planner
 from vivace.serve.setting_sources import by_field_name, resolve_settings
 
 if sys.version_info >= (3, 11):
@@ -99,18 +100,39 @@ PLANS = re.findall(
 )
 
 
-@pytest.mark.parametrize(
-    ("command", "output"),
-    [
-        pytest.param(*plan, id=plan[0], marks=pytest.mark.slow if number else pytest.mark.ci)
-        for number, plan in enumerate(PLANS)  # each simulates calls for ten seconds
-    ],
-)
+@pytest.mark.slow  # each simulates calls for ten seconds; the test below has the other lines
+@pytest.mark.parametrize(("command", "output"), PLANS, ids=[plan[0] for plan in PLANS])
 def test_plan_prints_the_output_in_the_docs(
     command: str, output: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(shlex.split(command)) == 0
     assert capsys.readouterr().out == output
+
+
+@pytest.mark.parametrize(("command", "output"), PLANS, ids=[plan[0] for plan in PLANS])
+def test_plan_for_the_calls_per_gpu_in_the_docs_has_their_gpus_and_cost(
+    command: str, output: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a short simulation, which changes the times and no words."""
+    most = int(output.partition("at most ")[2].split()[0].replace(",", ""))
+    monkeypatch.setattr(planner, "_max_calls", lambda *_: most)
+    monkeypatch.setattr(planner, "FINAL_S", 1.0)
+    monkeypatch.setattr(planner, "LOSS_S", 1.0)
+    assert main(shlex.split(command)) == 0
+    found = capsys.readouterr().out
+    assert [without_numbers(line) for line in found.splitlines()] == [
+        without_numbers(line) for line in output.splitlines()
+    ]
+    for name in ("calls ", "GPUs ", "calls/GPU", "cost"):
+        assert line_of(found, name) == line_of(output, name)
+
+
+def without_numbers(text: str) -> str:
+    return " ".join(re.sub(r"\d[\d.,]*", "0", text).split())
+
+
+def line_of(text: str, name: str) -> str:
+    return next(line for line in text.splitlines() if line.startswith(name))
 
 
 def test_planning_page_has_sample_output() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from vivace.cli.main import main
 from vivace.errors import RequestError
+from vivace.plan import planner
 from vivace.plan.bench_file import read_bench
 from vivace.plan.traffic import simulate_streams
 
@@ -31,7 +32,11 @@ def test_simulated_throughput_is_near_measurement(streams: int, audio_s_per_s: f
     assert result.audio_s / result.seconds == pytest.approx(audio_s_per_s, rel=WITHIN)
 
 
-def test_plan_command_reads_bench_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_command_reads_bench_file(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SEARCH_S", "FINAL_S", "LOSS_S"):
+        monkeypatch.setattr(planner, name, 2.0)  # simulated seconds
     assert main(["plan", "--calls", "100", "--bench", str(REPORT), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["gpu"] == "NVIDIA H200"

@@ -143,7 +143,7 @@ def test_interpolate_between_and_beyond_known_values() -> None:
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, seconds in (("SEARCH_S", 3.0), ("FINAL_S", 6.0), ("LOSS_S", 4.0)):
+    for name, seconds in (("SEARCH_S", 2.0), ("FINAL_S", 4.0), ("LOSS_S", 3.0)):
         monkeypatch.setattr(planner, name, seconds)
 
 

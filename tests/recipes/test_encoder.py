@@ -173,7 +173,7 @@ def test_losses_of_exact_vectors_are_zero_and_fall_in_training(stage: Stage) -> 
     assert share_equal(torch.stack(nearest, -1), target.codes) > 0.98
     stage.crop = lambda: samples  # type: ignore[method-assign]
     outputs = []
-    for _ in range(15):
+    for _ in range(8):
         stage.reset()
         outputs.append({name: float(value) for name, value in stage.step().items()})
     assert outputs[-1]["latent"] < 0.9 * outputs[0]["latent"]

@@ -9,8 +9,10 @@ from types import ModuleType
 
 import pytest
 
+from tests.benchmarks.conftest import Forked
 from tests.support.project import ROOT, load_script
 
+TEXT = "Hello."
 SCRIPT = ROOT / "scripts" / "try_device.py"
 
 
@@ -19,7 +21,8 @@ def script() -> ModuleType:
     return load_script(SCRIPT)
 
 
-def test_trial_speaks_with_int8(script: ModuleType) -> None:
+def test_trial_speaks_with_int8(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script, "TEXT", TEXT)
     result = script.run_trial(script.Trial("cpu", "eager", "int8"))
     assert result["finish_reason"] == "stop"
     assert result["is_repeatable"]
@@ -71,8 +74,9 @@ def test_report_has_every_trial_and_no_paths(
     path = tmp_path / "report.json"
     trials = [script.Trial("cpu", "eager"), script.Trial("cpu", "eager", model=str(tmp_path))]
     monkeypatch.setattr(script, "find_trials", lambda *_: trials)
+    monkeypatch.setattr(script, "subprocess", Forked(TEXT=TEXT))
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--device", "cpu", "--json", str(path)])
-    script.main()  # starts a process for each trial
+    script.main()  # forks a process for each trial
     spoken, failed = json.loads(path.read_text())["trials"]
     assert spoken["finish_reason"] == "stop"
     assert failed["error"].startswith("CheckpointError: ")

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from signal import SIGKILL
+from signal import SIGKILL, SIGTERM
 from typing import IO, Any
 
 from tests.support.project import ROOT
@@ -119,6 +119,9 @@ class Process:
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
             os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(SIGTERM)
 
     def kill(self) -> None:
         self.send_signal(SIGKILL)

@@ -30,7 +30,7 @@ def page(kept_tab: Driver, site: Site) -> Iterator[Driver]:
     """A tab without stored data; the next test uses it again."""
     yield kept_tab
     site.is_down = False
-    kept_tab.renew(f"{site.url}nothing")
+    kept_tab.renew(f"{site.url}page/icon.svg")
 
 
 @pytest.fixture(scope="module")

@@ -62,7 +62,7 @@ def opened(kept_tab: Driver, assembled: Callable[[str], Path]) -> Any:
             kept_tab.run_first(ADAPTER % str(is_fallback).lower())
             open_page(kept_tab, site)
             yield kept_tab
-            kept_tab.renew(f"{site.url}nothing")
+            kept_tab.renew(f"{site.url}page/icon.svg")
 
     return open_with
 

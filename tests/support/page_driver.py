@@ -112,8 +112,8 @@ class Driver:
     def renew(self, url: str) -> None:
         """Make the tab like a new one, except for the HTTP cache.
 
-        `url` is another page of the origin that the tab has open. A new tab takes a second of CPU
-        time, because it starts a process; between pages of one origin, the browser keeps it.
+        `url` is a file of the origin that the tab has open. A new tab takes a second of CPU time,
+        because it starts a process; between pages of one origin, the browser keeps it.
         """
         self.tab.unroute_all(behavior="ignoreErrors")
         while self.listeners:

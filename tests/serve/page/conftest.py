@@ -29,7 +29,7 @@ def kept_tab(launched: Any) -> Iterator[Driver]:
 def page(kept_tab: Driver, server: Running) -> Iterator[Driver]:
     """A tab without stored data; the next test uses it again."""
     yield kept_tab
-    kept_tab.renew(f"{server.url}/nothing")
+    kept_tab.renew(f"{server.url}/page/icon.svg")
 
 
 @pytest.fixture(scope="module")

@@ -19,10 +19,18 @@ def launched() -> Iterator[Any]:
         yield found
 
 
-@pytest.fixture
-def page(launched: Any) -> Iterator[Driver]:
+@pytest.fixture(scope="module")
+def kept_tab(launched: Any) -> Iterator[Driver]:
     with tab(launched) as driver:
         yield driver
+
+
+@pytest.fixture
+def page(kept_tab: Driver, site: Site) -> Iterator[Driver]:
+    """A tab without stored data; the next test uses it again."""
+    yield kept_tab
+    site.is_down = False
+    kept_tab.renew(f"{site.url}page/icon.svg")
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +43,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return scratch / "page"
 
 
-@pytest.fixture
-def site(folder: Path) -> Iterator[Site]:
+@pytest.fixture(scope="module")
+def kept_site(folder: Path) -> Iterator[Site]:
     with serve(folder) as running:
         yield running
+
+
+@pytest.fixture
+def site(kept_site: Site) -> Site:
+    """A site without requests so far. Tests share its origin, so that the tab keeps its process."""
+    kept_site.renew()
+    return kept_site

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.conftest import make_once
 from vivace.checkpoint import EMBEDDED, Checkpoint
 from vivace.export.write import export_onnx
 
@@ -20,22 +21,24 @@ Opened = Callable[[str], "OnnxVoice"]
 
 
 @pytest.fixture(scope="session")
-def exported(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    """The folder of a tiny checkpoint, or of `mini`, in float32."""
+def exported(tiny_folder: Path, session_folder: Path) -> Exported:
+    """The folder of a tiny checkpoint, or of `mini`, in float32. Tests must not change it."""
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
 
     @cache
     def write(name: str) -> Path:
         source = EMBEDDED if name == "mini" else tiny_folder / name
-        folder = tmp_path_factory.mktemp("onnx") / name
-        export_onnx(Checkpoint.open(source), folder, "float32")
-        return folder
+        checkpoint = Checkpoint.open(source)
+        return make_once(
+            session_folder / f"onnx-{name}",
+            lambda folder: export_onnx(checkpoint, folder, "float32"),
+        )
 
     return write
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def opened(exported: Exported) -> Opened:
     """The voice of an exported folder; opening one takes as long as many frames."""
     from vivace.export.runner import OnnxVoice

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
@@ -227,26 +227,40 @@ def test_public_address_without_a_key_is_an_error(capsys: pytest.CaptureFixture[
     assert "--allow-anonymous" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-@pytest.mark.parametrize("options", [[], ["--workers=2"], ["--wyoming-port"]], ids=str)
-def test_port_in_use_is_reported_before_anything_is_loaded(host: str, options: list[str]) -> None:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as taken:
-        taken.bind((host, 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        ports = [f"--port={port}"]
-        if options == ["--wyoming-port"]:
-            ports, options = ["--port=0", f"--wyoming-port={port}"], []
-        command = ["serve", f"--host={host}", *ports, *options]
-        script = f"import sys; from vivace.cli.main import main; code = main({command})\n"
-        script += "sys.exit(99 if 'torch' in sys.modules else code)"
-        environment = {**os.environ, "VIVACE_API_KEYS": "k3y-k3y"}
+REPORT_PORTS = """import json, sys
+from vivace.cli.main import main
+for command in json.loads(sys.argv[1]):
+    assert main(command) == 1, command
+    assert "torch" not in sys.modules, command
+"""
+
+
+def test_port_in_use_is_reported_before_anything_is_loaded() -> None:
+    """One process for all commands: each imports much of the server."""
+    commands, errors = [], []
+    with ExitStack() as stack:
+        for host, family in (("127.0.0.1", socket.AF_INET), ("::1", socket.AF_INET6)):
+            taken = stack.enter_context(socket.socket(family))
+            taken.bind((host, 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            for options in (
+                [f"--port={port}"],
+                [f"--port={port}", "--workers=2"],
+                ["--port=0", f"--wyoming-port={port}"],
+            ):
+                commands.append(["serve", f"--host={host}", *options])
+                errors.append(f"cannot listen on {host}:{port}")
         done = subprocess.run(
-            [sys.executable, "-c", script], env=environment, capture_output=True, text=True
+            [sys.executable, "-c", REPORT_PORTS, json.dumps(commands)],
+            env={**os.environ, "VIVACE_API_KEYS": "k3y-k3y"},
+            capture_output=True,
+            text=True,
         )
-    assert done.returncode == 1, done.stderr
-    assert f"cannot listen on {host}:{port}" in done.stderr.splitlines()[-1]
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("vivace: ")]
+    assert len(lines) == len(errors), done.stderr
+    assert all(error in line for error, line in zip(errors, lines, strict=True)), lines
     assert "loading" not in done.stderr
 
 

@@ -130,6 +130,11 @@ class Site:
     truncated: str = ""  # a file whose transfer breaks off
     is_down: bool = False  # every connection is closed without a response
 
+    def renew(self) -> None:
+        """Forget all requests and faults."""
+        self.paths.clear()
+        self.truncated, self.is_down = "", False
+
     @property
     def num_assets(self) -> int:
         """Requests for weights and other files of the voice."""

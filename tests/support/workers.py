@@ -81,7 +81,7 @@ def wait_for(is_met: Callable[[], bool]) -> None:
     deadline = time.monotonic() + LIMIT_S
     while not is_met():
         assert time.monotonic() < deadline
-        time.sleep(0.02)
+        time.sleep(0.1)  # most conditions send a request
 
 
 def is_running(process_id: int) -> bool:

@@ -19,10 +19,17 @@ def launched() -> Iterator[Any]:
         yield found
 
 
-@pytest.fixture
-def page(launched: Any) -> Iterator[Driver]:
+@pytest.fixture(scope="module")
+def kept_tab(launched: Any) -> Iterator[Driver]:
     with tab(launched, permissions=["microphone", "clipboard-read", "clipboard-write"]) as driver:
         yield driver
+
+
+@pytest.fixture
+def page(kept_tab: Driver, server: Running) -> Iterator[Driver]:
+    """A tab without stored data; the next test uses it again."""
+    yield kept_tab
+    kept_tab.renew(f"{server.url}/page/icon.svg")
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from tests.support.page_driver import PHONE, Driver, tab, with_abilities, with_two_models
+from tests.support.page_driver import (
+    DESKTOP,
+    PHONE,
+    Driver,
+    tab,
+    with_abilities,
+    with_two_models,
+)
 from tests.support.serving import Running
 
 pytestmark = pytest.mark.ci  # Chromium; test_browser.py has the default tests
@@ -35,15 +42,15 @@ CONTRAST = """() => {
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_has_sufficient_contrast(server: Running, launched: Any, scheme: str) -> None:
-    with tab(launched, color_scheme=scheme) as page:
-        page.open(server.url)
-        assert page.tab.evaluate("document.documentElement.dataset.theme") == scheme
-        page.say("Contrast.")
-        page.wait(lambda: page.status.startswith("Spoken"))
-        measured = page.tab.evaluate(CONTRAST)
-        assert len(measured) > 25
-        assert [pair for pair in measured if pair[1] < 4.5] == []
+def test_text_has_sufficient_contrast(server: Running, page: Driver, scheme: str) -> None:
+    page.tab.emulate_media(color_scheme=scheme)
+    page.open(server.url)
+    assert page.tab.evaluate("document.documentElement.dataset.theme") == scheme
+    page.say("Contrast.")
+    page.wait(lambda: page.status.startswith("Spoken"))
+    measured = page.tab.evaluate(CONTRAST)
+    assert len(measured) > 25
+    assert [pair for pair in measured if pair[1] < 4.5] == []
 
 
 @pytest.mark.slow
@@ -122,38 +129,39 @@ def test_tab_key_reaches_every_control_in_order(server: Running, page: Driver) -
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("width", [360, 320])
-def test_page_fits_a_phone_screen(server: Running, launched: Any, width: int) -> None:
-    with tab(launched, **PHONE | {"viewport": {"width": width, "height": 740}}) as page:
+def test_page_fits_a_phone_screen(server: Running, launched: Any) -> None:
+    with tab(launched, **PHONE) as page:
         page.tab.route("**/v1/audio/models", with_two_models)
         page.open(server.url)
         page.tab.fill("#text", "Supercalifragilisticexpialidocious" * 3)
         page.tab.tap("#speak")
         page.wait(lambda: page.status.startswith("Spoken"))
         assert page.num_loud > 1_000
-        wide = page.tab.evaluate("[document.scrollingElement.scrollWidth, innerWidth]")
-        assert wide[0] <= wide[1] == width
-        assert page.tab.locator("header").bounding_box()["height"] < 140
-        assert page.tab.evaluate(SMALL_TARGETS) == []
+        for width in (360, 320):
+            page.tab.set_viewport_size({"width": width, "height": 740})
+            wide = page.tab.evaluate("[document.scrollingElement.scrollWidth, innerWidth]")
+            assert wide[0] <= wide[1] == width
+            assert page.tab.locator("header").bounding_box()["height"] < 140
+            assert page.tab.evaluate(SMALL_TARGETS) == []
 
 
-def test_controls_are_visible_in_forced_colors(server: Running, launched: Any) -> None:
-    with tab(launched, forced_colors="active") as page:
-        page.open(server.url)
-        page.say("Something.")
-        page.wait(lambda: page.status.startswith("Spoken"))
+def test_controls_are_visible_in_forced_colors(server: Running, page: Driver) -> None:
+    page.tab.emulate_media(forced_colors="active")
+    page.open(server.url)
+    page.say("Something.")
+    page.wait(lambda: page.status.startswith("Spoken"))
 
-        def pictures() -> list[bytes]:
-            page.tab.focus("#text")  # the focus is not the difference
-            return [page.tab.locator(name).screenshot() for name in ("#speed", "#volume", "#live")]
+    def pictures() -> list[bytes]:
+        page.tab.focus("#text")  # the focus is not the difference
+        return [page.tab.locator(name).screenshot() for name in ("#speed", "#volume", "#live")]
 
-        adjust = page.tab.evaluate("getComputedStyle(speak).forcedColorAdjust")
-        assert adjust == "none"  # otherwise the browser draws a box behind the text, in its color
-        before = pictures()
-        page.tab.fill("#speed", "2")
-        page.tab.fill("#volume", "20")
-        page.tab.check("#live")
-        assert [one == two for one, two in zip(before, pictures(), strict=True)] == [False] * 3
+    adjust = page.tab.evaluate("getComputedStyle(speak).forcedColorAdjust")
+    assert adjust == "none"  # otherwise the browser draws a box behind the text, in its color
+    before = pictures()
+    page.tab.fill("#speed", "2")
+    page.tab.fill("#volume", "20")
+    page.tab.check("#live")
+    assert [one == two for one, two in zip(before, pictures(), strict=True)] == [False] * 3
 
 
 # A control inside a label is as large as the label. A hidden file input has a visible label.
@@ -164,25 +172,24 @@ SMALL_TARGETS = """() => [...document.querySelectorAll("a, button, input, select
   .map((each) => each.id || each.textContent)"""  # noqa: E501
 
 
-@pytest.mark.parametrize(
-    ("scheme", "size"),
-    [
-        pytest.param("light", {}, id="light desktop"),
-        pytest.param("dark", PHONE, id="dark phone"),
-        pytest.param("dark", {}, id="dark desktop", marks=pytest.mark.slow),
-        pytest.param("light", PHONE, id="light phone", marks=pytest.mark.slow),
-    ],
-)
+LOOKS = ("light", DESKTOP), ("dark", PHONE["viewport"])
+OTHER_LOOKS = ("dark", DESKTOP), ("light", PHONE["viewport"])
+
+
+@pytest.mark.parametrize("looks", [LOOKS, pytest.param(OTHER_LOOKS, marks=pytest.mark.slow)])
 def test_axe_finds_no_violations(
-    server: Running, launched: Any, scheme: str, size: dict[str, Any]
+    server: Running, launched: Any, looks: tuple[tuple[str, dict[str, int]], ...]
 ) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="no axe-core").Axe()
     body = {"error": {"message": "the engine failed"}}
-    with tab(launched, color_scheme=scheme, reduced_motion="reduce", **size) as page:
+    with tab(launched, reduced_motion="reduce", **PHONE) as page:
 
         def check() -> None:
-            violations = axe.run(page.tab).response["violations"]
-            assert [(each["id"], each["nodes"][0]["html"]) for each in violations] == []
+            for scheme, size in looks:
+                page.tab.emulate_media(color_scheme=scheme)
+                page.tab.set_viewport_size(size)
+                violations = axe.run(page.tab).response["violations"]
+                assert [(each["id"], each["nodes"][0]["html"]) for each in violations] == []
 
         page.open(server.url)
         check()

@@ -17,7 +17,6 @@ from tests.support.page_driver import (
     LONG_NAME,
     Driver,
     make_wav,
-    tab,
     with_abilities,
     with_two_models,
 )
@@ -36,11 +35,11 @@ def test_settings_are_restored_from_the_url(server: Running, page: Driver) -> No
     assert "speed=1.25" in address
     assert "language=english" in address
     assert "?" not in address  # what follows the # the fragment is never sent
-    with tab(page.tab.context.browser) as other:
-        other.open(address)
-        assert other.tab.input_value("#seed") == "41"
-        assert other.tab.input_value("#speed") == "1.25"
-        assert other.tab.input_value("#language") == "english"
+    page.renew(f"{server.url}/page/icon.svg")
+    page.open(address)
+    assert page.tab.input_value("#seed") == "41"
+    assert page.tab.input_value("#speed") == "1.25"
+    assert page.tab.input_value("#language") == "english"
 
 
 def test_settings_are_sent_to_the_server(server: Running, page: Driver) -> None:

@@ -23,18 +23,19 @@ FORMATS = {"wav": b"RIFF", "mp3": (b"\xff", b"ID3"), "flac": b"fLaC", "opus": b"
 MAX_WIRE_BYTES = 90_000
 
 
-def test_first_visit_transfers_little_and_from_one_host(server: Running, page: Driver) -> None:
+def test_first_visit_transfers_little_and_from_one_host(server: Running, launched: Any) -> None:
     sizes: dict[str, int] = {}
 
     def measure(request: Any) -> None:
         found = request.sizes()
         sizes[request.url] = found["responseBodySize"] + found["responseHeadersSize"]
 
-    page.tab.on("requestfinished", measure)
-    page.open(server.url)
-    page.button("Speak").click()  # also loads the worklet
-    page.wait(lambda: page.status.startswith("Spoken"))
-    page.tab.remove_listener("requestfinished", measure)
+    with tab(launched) as page:
+        page.tab.on("requestfinished", measure)
+        page.open(server.url)
+        page.button("Speak").click()  # also loads the worklet
+        page.wait(lambda: page.status.startswith("Spoken"))
+        page.tab.remove_listener("requestfinished", measure)
     assert {url.split("/")[2] for url in sizes} == {f"127.0.0.1:{server.port}"}
     own = {url: size for url, size in sizes.items() if "/v1/" not in url}
     assert len(own) > 15
@@ -169,7 +170,7 @@ def test_copied_code_makes_the_same_request(
 
 
 def test_copied_code_does_not_contain_the_key(server: Running, page: Driver) -> None:
-    page.tab.add_init_script("sessionStorage.setItem('vivace.key', 'secret-43')")
+    page.run_first("sessionStorage.setItem('vivace.key', 'secret-43')")
     page.open(server.url)
     for name in ("curl", "python"):
         page.tab.click(f"#{name}")
@@ -181,7 +182,7 @@ def test_copied_code_does_not_contain_the_key(server: Running, page: Driver) -> 
 
 def test_page_works_under_a_sub_path(server: Running, page: Driver) -> None:
     sockets: list[str] = []
-    page.tab.on("websocket", lambda socket: sockets.append(socket.url))
+    page.on("websocket", lambda socket: sockets.append(socket.url))
     with proxy(server.port, "/a/deep/path") as url:
         page.open(url)
         page.say("Hello from below.")

@@ -32,7 +32,7 @@ class Wire:
     sent: list[dict[str, Any]] = field(default_factory=list)
 
     def watch(self, page: Driver) -> Wire:
-        page.tab.on("websocket", self._opened)
+        page.on("websocket", self._opened)
         return self
 
     def _opened(self, socket: Any) -> None:
@@ -61,7 +61,7 @@ def test_embedded_voice_is_played(server: Running, page: Driver) -> None:
 
 def test_live_speech_follows_typing_and_stops(server: Running, page: Driver) -> None:
     wire = Wire().watch(page)
-    page.tab.add_init_script(LONG_TIMEOUTS)
+    page.run_first(LONG_TIMEOUTS)
     page.open(f"{server.url}/#live=1&seed=3")
     assert page.tab.get_by_role("switch", name="Live").is_checked()
     text = page.tab.locator("#text")

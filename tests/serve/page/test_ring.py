@@ -12,7 +12,7 @@ pytestmark = pytest.mark.ci  # Chromium; test_browser.py has the default tests
 
 def test_page_without_audio_worklet_plays(server: Running, page: Driver) -> None:
     """Browsers offer no AudioWorklet over plain HTTP from another machine."""
-    page.tab.add_init_script("delete BaseAudioContext.prototype.audioWorklet")
+    page.run_first("delete BaseAudioContext.prototype.audioWorklet")
     page.open(server.url)
     page.say("The old way.")
     page.wait(lambda: page.status.startswith("Spoken"))

@@ -56,7 +56,7 @@ def test_page_clones_and_deletes_a_voice(server: Running, page: Driver) -> None:
     assert page.tab.get_by_role("radio", name="Zoe Weiss", exact=True).is_checked()
     speaks(page)
 
-    page.tab.on("dialog", lambda dialog: dialog.accept())
+    page.on("dialog", lambda dialog: dialog.accept())
     page.button("Delete voice").click()
     page.wait(lambda: page.status == "The voice zoe-weiss is deleted.", "not deleted")
     assert page.tab.get_by_role("radio").count() == 0

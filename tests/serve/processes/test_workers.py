@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import partial
+from http.client import HTTPConnection
 from typing import Any
 
 import httpx
@@ -46,6 +48,8 @@ BODIES: list[dict[str, Any]] = [
     {"response_format": "aac", "stream": False},
     {"response_format": "pcm", "stream_format": "sse", "word_timestamps": True},
 ]
+MAX_REQUESTS = 300  # per minute and client address
+OTHER_ADDRESS = "127.0.0.2"  # of this machine, too
 TIMES = ("audible_ms", "first_audio_ms", "wall_s")  # fields that differ from run to run
 
 
@@ -89,7 +93,7 @@ def comparable(answer: httpx.Response) -> Any:
 @pytest.fixture(scope="module")
 def served() -> Iterator[WorkerServer]:
     """Two workers that tests share: their three processes need seconds to start."""
-    with workers() as served:
+    with workers(f"--max-requests-per-minute={MAX_REQUESTS}") as served:
         yield served
         served.process.send_signal(signal.SIGTERM)
         assert served.end() == 0
@@ -148,6 +152,7 @@ def connect_to_every_worker(served: WorkerServer) -> dict[int, httpx.Client]:
             answer.read()
         if worker in clients:
             client.close()
+            time.sleep(0.05)  # the other one may be starting
         else:
             clients[worker] = client
     return clients
@@ -162,6 +167,34 @@ def wait_for_workers(served: WorkerServer, status: int) -> None:
 
 def is_answer(client: httpx.Client, url: str, status: int) -> bool:
     return client.get(url).status_code == status
+
+
+def get_quickly(connection: HTTPConnection, path: str) -> int:
+    """The status of a response; a tenth of the cost of httpx."""
+    connection.request("GET", path)
+    with connection.getresponse() as answer:
+        answer.read()
+    return answer.status
+
+
+def test_rate_limit_holds_for_all_workers(served: WorkerServer) -> None:
+    host, _, port = served.url.rpartition("/")[2].partition(":")
+    connections: dict[int, HTTPConnection] = {}
+    while len(connections) < 2:
+        one = HTTPConnection(host, int(port), LIMIT_S, source_address=(OTHER_ADDRESS, 0))
+        assert get_quickly(one, "/health/live") == 200
+        worker = served.worker_of(one.sock.getsockname()[1])
+        if worker in connections:
+            one.close()
+        else:
+            connections[worker] = one
+    began = time.monotonic()
+    used = itertools.cycle(connections.values())
+    num_served = sum(1 for _ in iter(lambda: get_quickly(next(used), "/v1"), 429))
+    num_refilled = (time.monotonic() - began) * MAX_REQUESTS / 60
+    assert MAX_REQUESTS <= num_served <= MAX_REQUESTS + 1 + num_refilled
+    for one in connections.values():
+        one.close()
 
 
 def test_killed_worker_loses_only_its_own_streams(served: WorkerServer) -> None:
@@ -240,6 +273,7 @@ def test_killed_engine_is_restarted_and_a_drain_finishes_streams(served: WorkerS
     assert "stopped" in served.output
 
 
+@pytest.mark.slow  # in parts: the rate limit above, test_shared_counts.py and test_control.py
 def test_limits_and_keys_hold_for_all_workers_and_no_process_is_left() -> None:
     key = {"authorization": "Bearer k3y"}
     flags = ["--max-streams=1", "--max-queue=0", "--max-requests-per-minute=30"]

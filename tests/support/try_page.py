@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -156,10 +155,7 @@ def serve(folder: Path, headers: dict[str, str] | None = None) -> Iterator[Site]
             site.paths.append(self.path)
 
         def do_GET(self) -> None:
-            if self.path == "/favicon.ico":  # the browser's own request beside a picture
-                self.send_response(HTTPStatus.NO_CONTENT)
-                self.end_headers()
-            elif not site.is_down:
+            if not site.is_down:
                 super().do_GET()
             self.close_connection = True
 

@@ -60,9 +60,11 @@ def opened(kept_tab: Driver, assembled: Callable[[str], Path]) -> Any:
     def open_with(fault: str, *, is_fallback: bool = False) -> Iterator[Driver]:
         with serve(assembled(fault)) as site:
             kept_tab.run_first(ADAPTER % str(is_fallback).lower())
-            open_page(kept_tab, site)
-            yield kept_tab
-            kept_tab.renew(f"{site.url}page/icon.svg")
+            try:
+                open_page(kept_tab, site)
+                yield kept_tab
+            finally:
+                kept_tab.renew(f"{site.url}page/icon.svg")
 
     return open_with
 

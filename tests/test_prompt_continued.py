@@ -56,7 +56,7 @@ def speak(backend: EagerBackend, prompt: Prompt, num_frames: int) -> np.ndarray:
 
 
 def half_of(*values: Sequence[Any]) -> list[Any]:
-    """All combinations; half of them, in which each pair of values still occurs, are quick."""
+    """All combinations. Half of them are slow; the other half contains each pair of values."""
     cases = []
     for places in product(*(range(len(each)) for each in values)):
         marks = [pytest.mark.slow] if sum(places) % 2 else []

@@ -46,7 +46,7 @@ AROUND = {  # signs before and after a text, which do not change its words
     "ellipsis": ("", "…"),
     "list": ("- ", ""),
 }
-# Texts that another reading fits inside of these signs.
+# Texts that mean something else between these signs.
 NOT_AROUND = {
     *("|−7| and log10(100)", "(i) red, (ii) blue", "Dial *67 or #31#", "== Title =="),
     *("Press 2 or *", "II. Methods", "Ask Dr. C. Hose", "INT. KITCHEN - DAY", "in *4821"),

@@ -17,6 +17,7 @@ MAX_TOKEN = 200  # characters; longer runs are split
 _MAX_GAP = 8  # white space between words of one paragraph
 _LEADS = "([{<\"“”'‘’„‚«‹*_`~|¿¡"
 _TRAILS = ".,;:!?…)]}>\"“”'‘’»›*_`~|"
+ENDS = r".,;:!?…)\]”*_"  # signs after a number, for a set of a pattern
 _OPERATORS = frozenset("+-−–=*×÷/<>≤≥≠≈±")
 _QUOTES = re.compile('["“”]')
 _KEPT = re.compile(r"[~<>](?=[\d$€£¥₹])|~(?=/)")  # "about", "less than", "more than"; a home folder
@@ -228,6 +229,11 @@ def is_capitalised(token: Token | None) -> bool:
         return False
     second, third = token.core[1:2], token.core[2:3]
     return second.islower() or (second in ("'", "’") and third.isupper())
+
+
+def is_after_name(reader: TokenReader) -> bool:
+    """Whether a word that looks like a name stands before, and no sign between."""
+    return reader.before is not None and reader.before.is_open and is_capitalised(reader.before)
 
 
 def is_beside_operator(reader: TokenReader) -> bool:

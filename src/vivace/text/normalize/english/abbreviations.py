@@ -10,10 +10,12 @@ from vivace.text.normalize.english.numbers import read_digits, year
 from vivace.text.normalize.english.references import NUMBERED, is_numeral, is_small_numeral
 from vivace.text.normalize.english.tables import word_map, word_set
 from vivace.text.normalize.rules import (
+    ENDS,
     Reading,
     Token,
     TokenReader,
     begins_sentence,
+    is_after_name,
     is_capitalised,
     next_in_line,
     word_before,
@@ -60,7 +62,7 @@ WITH_STOP = frozenset(
     )
 )
 _INITIALS = re.compile(r"((?:[A-Z][a-z]?\.|[a-z]\.)+)([A-Za-z]{1,2})((?:\.?['’]s)?)")
-_BRACKETED = re.compile(r"\((\d+)\)(?:[-–]\((\d+)\))?([.,;:!?…)\]\"”*_]*)")
+_BRACKETED = re.compile(rf"\((\d+)\)(?:[-–]\((\d+)\))?([{ENDS}\"]*)")
 _OWNER = re.compile(r"([A-Z][a-z]+)\.(['’]s)")  # "Jr.'s"
 _HYPHENED = re.compile(  # "U.S.-based", "non-U.S.", "D-N.Y."
     r"(?:[A-Za-z]+-)*(?:[A-Z][a-z]?\.|[a-z]\.)+[A-Za-z]{0,2}(?:-[A-Z]?[a-z]+)*"
@@ -108,17 +110,7 @@ def read_abbreviation(reader: TokenReader, token: Token) -> Reading | None:
     if (counted := _AFTER_NUMBERS.get(lower)) and _is_after_number(reader, lower):
         return _with_stop(reader, counted, token)
     if lower in NUMBERED:
-        following = reader.token(1)
-        is_before = following is not None and (
-            re.match(r"[\d#]|\(\d+\)|[A-Z]{1,4}-?\d", following.text)
-            or is_small_numeral(following.core)
-            or is_numeral(following.core)
-        )
-        words = NUMBERED[lower].capitalize() if begins_sentence(reader) else NUMBERED[lower]
-        if is_before and following and (found := _BRACKETED.fullmatch(following.text)):
-            numbers = " to ".join(map(read_digits, filter(None, found.groups()[:2])))
-            return Reading(f"{words} {numbers}", 2, found[3])  # "Eq. (2)", "Eqs. (5)–(7)"
-        return Reading(words, trail=token.trail[1:]) if is_before else None
+        return _read_numbered(reader, token)
     if lower in _BEFORE_TIMES and (following := reader.token(1)) is not None:
         is_time = token.trail == "." and _TIME.match(following.core) is not None
         return Reading(_BEFORE_TIMES[lower], trail="") if is_time else None
@@ -131,7 +123,7 @@ def read_abbreviation(reader: TokenReader, token: Token) -> Reading | None:
         return Reading(_SHOTS[core], trail=token.trail[1:]) if reader.before is None else None
     if core == "V" and (numeral := read_numeral(reader, token)) is not None:
         return numeral  # "Henry V."
-    if lower in _WORDS and (core != "V" or _is_after_name(reader)):
+    if lower in _WORDS and (core != "V" or is_after_name(reader)):
         words = _case(_WORDS[lower], core)
         if lower == "incl" and word_before(reader) in ("is", "not", "are"):
             return _with_stop(reader, "included", token)
@@ -143,8 +135,19 @@ def read_abbreviation(reader: TokenReader, token: Token) -> Reading | None:
     return None
 
 
-def _is_after_name(reader: TokenReader) -> bool:
-    return reader.before is not None and reader.before.is_open and is_capitalised(reader.before)
+def _read_numbered(reader: TokenReader, token: Token) -> Reading | None:
+    """`vol. 3`, `No. 5`, `Eqs. (5)–(7)`."""
+    following = reader.token(1)
+    is_before = following is not None and (
+        re.match(r"[\d#]|\(\d+\)|[A-Z]{1,4}-?\d", following.text)
+        or is_small_numeral(following.core)
+        or is_numeral(following.core)
+    )
+    words = _case(NUMBERED[token.core.lower()], "A" if begins_sentence(reader) else "")
+    if is_before and following and (found := _BRACKETED.fullmatch(following.text)):
+        numbers = " to ".join(map(read_digits, filter(None, found.groups()[:2])))
+        return Reading(f"{words} {numbers}", 2, found[3])  # "Eq. (2)", "Eqs. (5)–(7)"
+    return Reading(words, trail=token.trail[1:]) if is_before else None
 
 
 def _is_after_number(reader: TokenReader, word: str) -> bool:
@@ -178,7 +181,7 @@ def _read_dotless(reader: TokenReader, token: Token) -> Reading | None:
     if core in _STREETS:
         return read_street(reader, token)
     is_last = next_in_line(reader) is None or (reader.earlier or token).core[:1].isdigit()
-    if core == "Dr" and is_last and _is_after_name(reader):
+    if core == "Dr" and is_last and is_after_name(reader):
         return Reading(_PLACES[core])  # "12 Lake Dr"
     if core in ("Dr", "Prof") and is_capitalised(next_in_line(reader)):
         return Reading(_TITLES[core])

@@ -12,6 +12,7 @@ from vivace.text.normalize.rules import (
     Token,
     TokenReader,
     core_after,
+    is_after_name,
     is_capitalised,
     next_in_line,
 )
@@ -140,9 +141,8 @@ def read_street(reader: TokenReader, token: Token) -> Reading | None:
     before, following = reader.before, next_in_line(reader)
     if before is not None and before.is_open and _NUMBERED_STREET.fullmatch(before.core):
         return Reading(_PLACES[token.core])  # "on 47th St"
-    is_after_name = before is not None and before.is_open and is_capitalised(before)
     is_numbered = reader.earlier is not None and reader.earlier.core[:1].isdigit()
-    if is_after_name and (is_numbered or not is_capitalised(following)):
+    if is_after_name(reader) and (is_numbered or not is_capitalised(following)):
         return Reading(_PLACES[token.core])
     if token.core == "St" and is_capitalised(following):
         return Reading("Saint")

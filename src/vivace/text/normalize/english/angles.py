@@ -9,14 +9,14 @@ from vivace.text.normalize.english.context import is_attribute, is_noun
 from vivace.text.normalize.english.numbers import NUMBER, cardinal, decimal, is_one
 from vivace.text.normalize.english.ranges import read_range, say_fraction
 from vivace.text.normalize.english.units import read_number
-from vivace.text.normalize.rules import Reading, Token, TokenReader, is_capitalised
+from vivace.text.normalize.rules import ENDS, Reading, Token, TokenReader, is_capitalised
 
 _MAX_TOKENS = 4  # degrees, minutes, seconds and a direction
 _DIRECTIONS = {"N": "north", "S": "south", "E": "east", "W": "west"}
 _INCH = r"(?:[\"”″]|'')"
 _CROSSES = ("x", "×", "by")
 _AFTER_FEET = (*_CROSSES, "tall", "long", "wide", "deep", "high")
-_STOPS = r"(?P<trail>[.,;:!?…)\]”*_]*)"
+_STOPS = rf"(?P<trail>[{ENDS}]*)"
 _ANGLE = re.compile(
     rf"(?P<sign>[-−–])?(?P<degrees>{NUMBER})°(?:(?P<minutes>{NUMBER})['’′])?"
     rf"(?:(?P<seconds>{NUMBER}){_INCH})?(?P<direction>[NSEW])?{_STOPS}"

@@ -7,6 +7,7 @@ import re
 from vivace.text.normalize.english.numbers import ordinal, year
 from vivace.text.normalize.english.tables import word_list, word_map, word_set
 from vivace.text.normalize.rules import (
+    ENDS,
     Reading,
     Token,
     TokenReader,
@@ -34,7 +35,7 @@ _MONTH_YEAR = re.compile(r"(\d{1,2})/([12]\d{3})")
 _DENOMINATORS = (2, 3, 4, 5, 6, 8)  # of fractions, where a date may stand too
 _DAY = re.compile(r"(\d{1,2})(?:st|nd|rd|th)?", re.IGNORECASE)
 _YEAR = re.compile(r"[12]\d{3}")
-_SHORT_YEAR = re.compile(r"['’]\d\d[.,;:!?…)\]\"”*_]*")
+_SHORT_YEAR = re.compile(rf"['’]\d\d[{ENDS}\"]*")
 _JOINT = re.compile("[-–—/]")
 _DAY_NAMES = re.compile(rf"({'|'.join(_DAYS)})\.?[-–—]({'|'.join(_DAYS)})")
 _TO_DATE = re.compile(r"(\d{1,2}(?:st|nd|rd|th)?|[12]\d{3})[-–—/]([A-Z][a-z]{2,8})")

@@ -7,6 +7,7 @@ import re
 from vivace.text.normalize.english.numbers import cardinal, in_pairs
 from vivace.text.normalize.english.tables import word_map, word_set
 from vivace.text.normalize.rules import (
+    ENDS,
     Reading,
     Token,
     TokenReader,
@@ -25,7 +26,7 @@ _AFTER_SECONDS = word_set("after_seconds")
 _MILITARY = re.compile(r"([01]\d|2[0-4])([0-5]\d)")
 _MINUTES = re.compile(r"(\d{1,3})m")
 _LABELS = word_set("before_durations")
-_GOAL = re.compile(r"(\d{1,3})(?:\+(\d{1,2}))?['’]([.,;:!?…)\]\"”*_]*)")
+_GOAL = re.compile(rf"(\d{{1,3}})(?:\+(\d{{1,2}}))?['’]([{ENDS}\"]*)")
 _PLURALS = {"10": "tens", "100": "hundreds", "1000": "thousands", "1,000": "thousands"}
 _ROUND = re.compile(r"(10|100|1,?000)s")
 _MAX_TOKENS = 4

@@ -11,6 +11,8 @@ are constants of the package:
 - `--pass`: maximum frames of all slots in one pass of the codec
 - `--turn`: fewest frames of a turn in which no reader waits for its first audio
 - `--ahead`: frames that are queued while the host waits for earlier frames
+- `--beside`: 1: the codec runs beside frames, on a CUDA stream of its own; 0: between them
+- `--rows`: most rows of prompts in one pass
 
 The defaults are measured first and last. Every row has a new backend, and a round that is not
 measured captures its graphs.
@@ -36,6 +38,7 @@ from report import write_report
 
 from vivace.backends import Capacity, build_backend
 from vivace.backends.cuda_graph import buckets, step
+from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.codec import fused as codec_fused
 from vivace.backends.cuda_graph.codec import operands as codec_operands
 from vivace.cli.bench.latency import Subject
@@ -54,6 +57,8 @@ CONSTANTS = {  # by setting
     "pass": (f"{GRAPHS}.buckets.CODEC_PASS", f"{GRAPHS}.codec.graphs.CODEC_PASS"),
     "turn": ("vivace.engine.turns.scheduler.PACES",),
     "ahead": (f"{GRAPHS}.step.LOOKAHEAD",),
+    "beside": (f"{GRAPHS}.backend.CudaGraphBackend.renders_beside_frames",),
+    "rows": (f"{GRAPHS}.prefill.PROMPT_ROWS", f"{GRAPHS}.backend.PROMPT_ROWS"),
 }
 PROFILE: Profile = "balanced"
 DEFAULTS: dict[str, float] = {
@@ -62,6 +67,8 @@ DEFAULTS: dict[str, float] = {
     "pass": buckets.CODEC_PASS,
     "turn": PACES[PROFILE].min_frames,
     "ahead": step.LOOKAHEAD,
+    "beside": CudaGraphBackend.renders_beside_frames,
+    "rows": buckets.PROMPT_ROWS[-1],
 }
 Settings = dict[str, float]
 
@@ -138,10 +145,20 @@ def applied(settings: Settings) -> Iterator[None]:
     """The constants have these values inside the context."""
     with ExitStack() as stack:
         for name, value in settings.items():
-            number = value if name == "share" else int(value)
             for target in CONSTANTS[name]:
-                stack.enter_context(patch(target, paces(int(value)) if name == "turn" else number))
+                stack.enter_context(patch(target, constant(name, value)))
         yield
+
+
+def constant(name: str, value: float) -> object:
+    """The constant of a setting with this value."""
+    if name == "share":
+        return value
+    if name == "turn":
+        return paces(int(value))
+    if name == "rows":
+        return tuple(sorted({*(size for size in buckets.PROMPT_ROWS if size < value), int(value)}))
+    return int(value)
 
 
 def paces(min_frames: int) -> dict[Profile, Pace]:

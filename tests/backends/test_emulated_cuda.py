@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable
 from ctypes import c_uint, c_uint64
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 import torch
@@ -72,16 +72,15 @@ class EmulatedDriver:
         words += [*strides, *[0] * missing, *reversed(tile), *[1] * missing]
         return TensorMap((c_uint64 * 16)(*words))
 
-    def launch(self, function: str, grid: tuple[int, int], *arguments: Any) -> None:
-        self.launch_dependent(function, (*grid, 1), *arguments)
-
-    def launch_dependent(
+    def launch(
         self,
         function: str,
         grid: tuple[int, int, int],
         num_threads: int,
         shared: int,
         request: ctypes.Structure,
+        *,
+        is_dependent: bool = False,
     ) -> None:
         self._kernels.launch(function, grid, num_threads, request, self.seed, self.removed)
 

@@ -97,31 +97,20 @@ def launch_cooperative(
 
 def launch(
     function: c_void_p,
-    grid: tuple[int, int],
-    num_threads: int,
-    shared: int,
-    request: ctypes.Structure,
-) -> None:
-    """Launch on the current stream; `request` is passed by value."""
-    stream = c_void_p(torch.cuda.current_stream().cuda_stream)
-    parameters = (c_void_p * 1)(ctypes.addressof(request))
-    sizes = map(c_uint, (*grid, 1, num_threads, 1, 1, shared))
-    _check(_driver().cuLaunchKernel(function, *sizes, stream, parameters, None))
-
-
-def launch_dependent(
-    function: c_void_p,
     grid: tuple[int, int, int],
     num_threads: int,
     shared: int,
     request: ctypes.Structure,
+    *,
+    is_dependent: bool = False,
 ) -> None:
-    """Programmatic dependent launch on the current stream; `request` is passed by value."""
-    attributes = (LaunchAttribute * 1)()
-    attributes[0].name, attributes[0].value[0] = DEPENDENT_LAUNCH, 1
-    config = LaunchConfig(
-        grid, (num_threads, 1, 1), shared, torch.cuda.current_stream().cuda_stream, attributes, 1
-    )
+    """Launch on the current stream; `request` is passed by value.
+
+    `is_dependent`: a programmatic dependent launch.
+    """
+    attributes = (LaunchAttribute * 1)(LaunchAttribute(DEPENDENT_LAUNCH, 0, (1,)))
+    stream = torch.cuda.current_stream().cuda_stream
+    config = LaunchConfig(grid, (num_threads, 1, 1), shared, stream, attributes, int(is_dependent))
     parameters = (c_void_p * 1)(ctypes.addressof(request))
     _check(_driver().cuLaunchKernelEx(byref(config), function, parameters, None))
 

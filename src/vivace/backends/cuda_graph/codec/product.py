@@ -111,7 +111,7 @@ class CodecProducts:
         num_blocks = self.processors.num_blocks(num_tiles, shape.num_blocks)
         function = self._functions[shape]
         if not is_collecting():
-            driver.launch(function, (num_blocks, 1), shape.num_threads, shape.num_bytes, request)
+            driver.launch(function, (num_blocks, 1, 1), shape.num_threads, shape.num_bytes, request)
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ class UnitKernels:
         num_tiles = rows.num_streams * -(-rows.length // shape.rows)
         num_blocks = self.processors.num_blocks(num_tiles)
         if not is_collecting():
-            driver.launch(function, (num_blocks, 1), shape.num_threads, shared, request)
+            driver.launch(function, (num_blocks, 1, 1), shape.num_threads, shared, request)
 
 
 @dataclass(frozen=True, slots=True)

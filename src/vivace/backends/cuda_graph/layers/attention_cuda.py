@@ -62,7 +62,7 @@ class CudaAttention:
         num_slots = len(tensors[0]) // num_new
         request = FrameArguments(*_addresses(tensors), num_slots, first, eps, self._scale)
         grid = (-(-num_slots * self._num_kv_heads // WARPS), 1, 1)
-        driver.launch_dependent(self._frame[num_new - 1], grid, NUM_THREADS, 0, request)
+        driver.launch(self._frame[num_new - 1], grid, NUM_THREADS, 0, request, is_dependent=True)
 
     def attend_slots(
         self, tensors: Sequence[Tensor], num_spans: int, layer: int, eps: float
@@ -74,7 +74,7 @@ class CudaAttention:
             self._scale,
         )  # fmt: skip
         grid = (len(tensors[0]), self._num_kv_heads, num_spans)
-        driver.launch_dependent(self._slots, grid, NUM_THREADS, 0, request)
+        driver.launch(self._slots, grid, NUM_THREADS, 0, request, is_dependent=True)
 
 
 def compile_kernels(head_dim: int, group: int, num_kv_heads: int) -> bytes:

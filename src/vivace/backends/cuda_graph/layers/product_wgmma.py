@@ -120,7 +120,7 @@ class WgmmaProducts:
         )  # fmt: skip
         grid = (num_columns // cut.columns, -(-num_rows // cut.rows), num_parts)
         function, shared = self._product(cut, is_gated=is_gated), cut.num_bytes(is_gated=is_gated)
-        driver.launch_dependent(function, grid, cut.num_threads, shared, request)
+        driver.launch(function, grid, cut.num_threads, shared, request, is_dependent=True)
 
     def add_and_normalise(
         self, parts: Tensor, residual: Tensor, norm: RMSNorm, out: Tensor, normed: Tensor
@@ -129,7 +129,8 @@ class WgmmaProducts:
         num_rows, size = residual.shape
         addresses = [each.data_ptr() for each in (parts, residual, norm.weight, out, normed)]
         request = NormArguments(*addresses, num_rows, norm.eps)
-        driver.launch_dependent(self._norm(size), (num_rows, 1, 1), NORM_THREADS, 0, request)
+        function, grid = self._norm(size), (num_rows, 1, 1)
+        driver.launch(function, grid, NORM_THREADS, 0, request, is_dependent=True)
 
     def _product(self, cut: WgmmaTiles, *, is_gated: bool) -> c_void_p:
         if (cut, is_gated) not in self._functions:

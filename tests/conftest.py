@@ -61,6 +61,7 @@ LONGEST_FIRST = (
     "text/test_normalize.py",
     "serve/http/test_timeouts.py",
     "backends/test_emulated_cuda.py",
+    "backends/test_emulated_products.py",
     "serve/page/test_live.py",
     "serve/page/test_errors.py",
     "serve/sockets/test_session.py",

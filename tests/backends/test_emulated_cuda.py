@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable
-from ctypes import c_uint, c_uint64
+from ctypes import c_uint
 from pathlib import Path
 from typing import cast
 
@@ -13,8 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.support.cuda_emulator import EmulatedKernels, KernelError, find_compiler
-from vivace.backends.cuda.driver import TensorMap
+from tests.support.cuda_emulator import EmulatedKernels, find_compiler
+from tests.support.emulated_driver import (
+    EmulatedDriver,
+    EmulatedModule,
+    distance,
+    is_detected,
+)
 from vivace.backends.cuda_graph import compile
 from vivace.backends.cuda_graph.codec import product as codec_product
 from vivace.backends.cuda_graph.codec import unit as codec_unit
@@ -35,56 +38,6 @@ EPS = 1e-6
 CPU = torch.device("cpu")
 
 
-def distance(found: Tensor, expected: Tensor) -> float:
-    """Relative distance; infinite if a number is missing."""
-    error = float((found.float() - expected).norm() / expected.norm())
-    return error if error == error else float("inf")
-
-
-class EmulatedDriver:
-    """The functions of cuda/driver.py that launch kernels, for emulated ones."""
-
-    def __init__(self, kernels: EmulatedKernels, numbers: list[int] | None = None) -> None:
-        self._kernels, self._numbers = kernels, numbers
-        self.seed = self.removed = 0
-
-    def Module(self, code: bytes) -> EmulatedDriver:
-        return self
-
-    def function(self, name: str) -> str:
-        return name
-
-    def numbers(self, name: str) -> list[int]:
-        assert self._numbers is not None
-        return self._numbers
-
-    def allow_shared(self, function: str, num_bytes: int) -> None:
-        pass
-
-    def map_tiles(self, tensor: Tensor, *tile: int) -> TensorMap:
-        """Address, rank, and size, strides in bytes and tile of three dimensions."""
-        size, strides = (
-            list(reversed(tensor.shape)),
-            [2 * each for each in reversed(tensor.stride())],
-        )
-        missing = 3 - len(tile)
-        words = [tensor.data_ptr(), len(tile), *size, *[1] * missing]
-        words += [*strides, *[0] * missing, *reversed(tile), *[1] * missing]
-        return TensorMap((c_uint64 * 16)(*words))
-
-    def launch(
-        self,
-        function: str,
-        grid: tuple[int, int, int],
-        num_threads: int,
-        shared: int,
-        request: ctypes.Structure,
-        *,
-        is_dependent: bool = False,
-    ) -> None:
-        self._kernels.launch(function, grid, num_threads, request, self.seed, self.removed)
-
-
 # -- attention ------------------------------------------------------------------------------------
 
 
@@ -99,7 +52,7 @@ def attention(
     kernels["attend_slots"] = "SlotRequest"
     defines = [f"HEAD_DIM={head_dim}", f"GROUP={group}", f"NUM_KV={num_kv}", "BFLOAT16"]
     built = EmulatedKernels(source, kernels, tmp_path_factory.mktemp("attention"), defines)
-    return request.param, EmulatedDriver(built)
+    return request.param, EmulatedDriver(lambda _: EmulatedModule(built))
 
 
 class Case:
@@ -239,14 +192,15 @@ def units(tmp_path_factory: pytest.TempPathFactory) -> EmulatedDriver:
     folder, source = tmp_path_factory.mktemp("units"), codec_unit.kernel_source(())
     built = EmulatedKernels(source, kernels, folder, removable=OF_UNITS)
     shared = (c_uint * len(codec_unit.SHAPES)).in_dll(built._library, "shared_bytes")
-    return EmulatedDriver(built, list(shared))
+    return EmulatedDriver(lambda _: EmulatedModule(built, list(shared)))
 
 
 @pytest.fixture(scope="module")
 def products(tmp_path_factory: pytest.TempPathFactory) -> EmulatedDriver:
     kernels = {shape.name: "Product" for shape in SHAPES}
     folder, source = tmp_path_factory.mktemp("products"), codec_product.kernel_source(())
-    return EmulatedDriver(EmulatedKernels(source, kernels, folder, removable=OF_PRODUCTS))
+    built = EmulatedKernels(source, kernels, folder, removable=OF_PRODUCTS)
+    return EmulatedDriver(lambda _: EmulatedModule(built))
 
 
 def use(driver: EmulatedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,7 +322,8 @@ def test_kernels_are_not_launched_while_triton_kernels_are_collected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(EmulatedDriver, "launch", lambda *_: pytest.fail("launched"))
-    use(EmulatedDriver(cast("EmulatedKernels", None), [0, 0]), monkeypatch)
+    module = EmulatedModule(cast("EmulatedKernels", None), [0, 0])
+    use(EmulatedDriver(lambda _: module), monkeypatch)
     x, residual = torch.randn(2, 4, 96).half(), torch.randn(2, 4, 192).half()
     weight, unit_weight = torch.randn(1, 192, 64).half(), torch.randn(7, 96, 96).half()
     product = WideProduct.pack(CodecProducts(Processors(1)), weight, random_parameters(192), 1)
@@ -382,19 +337,6 @@ def test_kernels_are_not_launched_while_triton_kernels_are_collected(
         unit.run(x, Outputs(x, None, x))
     finally:
         compile._IS_COLLECTING.reset(token)
-
-
-def is_detected(expected: str, driver: EmulatedDriver, error: Callable[[], float]) -> bool:
-    """Whether one of 20 schedules, with all tiles on one block, shows the fault."""
-    for seed in range(20):  # a lucky schedule hides a race
-        driver.seed = 2 * seed
-        try:
-            if error() > 0.002 and expected == "wrong":
-                return True
-        except KernelError as failure:
-            if expected == str(failure):
-                return True
-    return False
 
 
 @pytest.mark.parametrize(

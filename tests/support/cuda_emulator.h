@@ -2,8 +2,8 @@
 //
 // A thread of a block is a fiber, and blocks run one after another. Warps run in a random order. Asynchronous copies and
 // products run at a random time between their issue and the wait for them, so that a missing wait gives wrong numbers.
-// Shared memory starts as NaN. A deadlock, an address outside shared memory, one arrival too many and a missing fence are
-// reported.
+// Shared memory starts as NaN. A deadlock, an address outside shared memory, a barrier that is not initialized, one
+// arrival too many and a missing fence are reported.
 
 #include <algorithm>
 #include <cmath>
@@ -66,7 +66,7 @@ struct Meeting {
 };
 
 static int removed;                         // number of the statement that the kernels leave out; 0: none
-static Fiber* current;
+static Fiber* current;                      // null: a copy runs
 static Dim block_index, grid_size, block_size;
 static ucontext_t scheduler;
 static std::mt19937 generator;
@@ -94,8 +94,7 @@ static void switch_away() {
 }
 static void fail(const char* message) {
     failure = message;
-    current->has_ended = true;
-    switch_away();
+    if (current) current->has_ended = true, switch_away();
 }
 static void wait_until(std::function<bool()> is_ready) {
     while (!is_ready()) current->is_ready = is_ready, switch_away();
@@ -147,6 +146,8 @@ static float2 make_float2(float x, float y) { return {x, y}; }
 static float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 template <class T>
 static T __ldg(const T* from) { return *from; }
+template <class T>
+static T __ldcg(const T* from) { return *from; }
 static uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t selector) {
     const uint64_t both = (uint64_t)high << 32 | low;
     uint32_t bits = 0;
@@ -258,6 +259,7 @@ struct Barrier {
 };
 static Barrier& barrier_at(uint32_t address) { return *(Barrier*)shared_at(address, sizeof(Barrier)); }
 static void update(Barrier& barrier) {
+    if (barrier.expected <= 0) fail("a barrier is not initialized");
     if (barrier.pending < 0) fail("a barrier has too many arrivals");
     if (barrier.pending == 0 && barrier.num_bytes == 0) barrier.pending = barrier.expected, barrier.phase ^= 1;
 }
@@ -349,6 +351,9 @@ static void pack_float16(uint32_t& both, float high, float low) { both = (uint32
 static void unpack_float16(float& low, float& high, uint32_t both) { low = from_float16(both), high = from_float16(both >> 16); }
 static void pack_bfloat16(uint32_t& both, float high, float low) { both = (uint32_t)to_bfloat16(high) << 16 | to_bfloat16(low); }
 static void round_bfloat16(uint16_t& bits, float x) { bits = to_bfloat16(x); }
+static void raise_two(float& power, float x) { power = exp2f(x); }
+static void divide(float& quotient, float a, float b) { quotient = a / b; }
+static void invert_root(float& found, float x) { found = rsqrtf(x); }
 
 // Four matrices of 8 rows and 8 numbers; eight lanes have the addresses of a matrix's rows.
 static void load_matrices(uint32_t& r0, uint32_t& r1, uint32_t& r2, uint32_t& r3, uint32_t address) {
@@ -393,6 +398,13 @@ static void run_warp(Fiber* fibers, bool& has_run) {
         swapcontext(&scheduler, &current->context);
     }
 }
+static void run_copy() {
+    current = nullptr;
+    std::swap(bulk_copies[generator() % bulk_copies.size()], bulk_copies.back());
+    const auto copy = std::move(bulk_copies.back());
+    bulk_copies.pop_back();
+    copy();
+}
 static void run_block() {
     std::vector<Fiber> fibers(block_size.x);
     std::vector<int> order(block_size.x / WARP);
@@ -417,13 +429,7 @@ static void run_block() {
         std::shuffle(order.begin(), order.end(), generator);
         for (int number : order)
             for (int turns = number == slow && generator() % 16 ? 0 : 1 + generator() % 40; turns; turns--) run_warp(&fibers[number * WARP], has_run);
-        while (!bulk_copies.empty() && (!has_run || generator() % 4 == 0)) {
-            std::swap(bulk_copies[generator() % bulk_copies.size()], bulk_copies.back());
-            const auto copy = bulk_copies.back();
-            bulk_copies.pop_back();
-            copy();
-            has_run = true;
-        }
+        while (failure.empty() && !bulk_copies.empty() && (!has_run || generator() % 4 == 0)) run_copy(), has_run = true;
         if (!has_run) run_warp(&fibers[slow * WARP], has_run);
         if (!has_run && failure.empty()) failure = "deadlock";
     }

@@ -36,8 +36,18 @@ INSTRUCTIONS = {  # first words of the assembly: function of cuda_emulator.h
     "{ .reg .f16 low, high": "unpack_float16",
     "cvt.rn.bf16x2": "pack_bfloat16",
     "cvt.rn.bf16": "round_bfloat16",
+    "ex2.approx": "raise_two",
+    "div.full": "divide",
+    "rsqrt.approx": "invert_root",
 }
-NO_EFFECT = ("", "wgmma.fence", "fence.mbarrier", "griddepcontrol.", "prefetch.", "setmaxnreg.")
+NO_EFFECT = (
+    "wgmma.fence",
+    "fence.mbarrier",
+    "griddepcontrol.",
+    "prefetch.",
+    "cp.async.bulk.prefetch.",
+    "setmaxnreg.",
+)
 
 
 class KernelError(Exception):
@@ -101,6 +111,7 @@ def translate(source: str) -> str:
     """CUDA to C++ after cuda_emulator.h."""
     source = re.sub(r"//[^\n]*", "", source)
     source = re.sub(r"template <int N>\s*DEVICE void wgmma\([^;]*;", "", source)
+    source = re.sub(r"template <> DEVICE void wgmma<.*?\n}\n", "", source, flags=re.DOTALL)
     source = source.replace("extern __shared__", "extern")
     source = source.replace('extern "C" __global__', "static")  # without entry: not compiled
     parts, end = [], 0
@@ -116,7 +127,7 @@ def _call(assembly: str) -> str:
     literals = re.match(r'(?:\s*"(?:[^"\\]|\\.)*")+', assembly)
     assert literals is not None
     text = "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', literals[0]))
-    if not text or text.startswith(NO_EFFECT[1:]):
+    if not text or text.startswith(NO_EFFECT):
         return "ptx::nothing()"
     name = next(name for start, name in INSTRUCTIONS.items() if text.startswith(start))
     rest, operands = assembly[literals.end() :], []

@@ -136,7 +136,8 @@ run_stage() {
         --max-streams 1 --batches --frames 16 --repeats 2
       ;;
     start)
-      figures 180 start-0.6B "cold|warm|parts" benchmarks/start.py 0.6B-CustomVoice --backends auto cuda_graph:64
+      figures 180 start-0.6B "cold|warm|parts" benchmarks/start.py 0.6B-CustomVoice \
+        --backends auto cuda_graph:64 cuda_graph:1000
       ;;
     audible) figures 90 audible silent benchmarks/audible.py 0.6B-CustomVoice 1.7B-CustomVoice ;;
     official)

@@ -13,11 +13,15 @@ all modules first, because pip compiles them at installation and some images rem
 parts of `load` take; they overlap on a GPU. `pick_device` imports PyTorch. `ready` is the end of
 `TTS.warmup`, after which a server accepts requests. `--timeline` adds a warm start with the begin
 and end of imports and functions in all threads; recording makes it a little slower.
+
+All processes speak the same text with the same seed. The command fails if their codes or samples
+differ.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import statistics
@@ -62,6 +66,8 @@ def main() -> None:
         report = {"benchmark": "start", "machine": machine(), "model": arguments.model}
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         arguments.json.write_text(json.dumps(report | {"results": results}, indent=1) + "\n")
+    if not all(result["is_equal"] for result in results):
+        sys.exit("the processes made different speech")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -112,6 +118,7 @@ def measure(
         "warm": _medians(warm),
         "cold_s": cold["phases"]["first_audio"],
         "warm_s": statistics.median(one["phases"]["first_audio"] for one in warm),
+        "is_equal": all(one["speech"] == cold["speech"] for one in warm),
         **timeline,
     }
 
@@ -182,14 +189,19 @@ def start_here(order: dict[str, Any]) -> dict[str, Any]:
     ) as tts:
         end_phase("load")
         voice = tts.speakers[0] if tts.speakers else None
-        with tts.stream(TEXT, voice=voice, max_frames=8, trim_start=False) as stream:
-            next(stream)
+        with tts.stream(TEXT, voice=voice, seed=0, max_frames=8, trim_start=False) as stream:
+            chunks = [next(stream)]
             end_phase("first_audio")
+            chunks += stream
         if order["is_readied"]:
             tts.warmup()
             end_phase("ready")
+        speech = hashlib.sha256()
+        for chunk in chunks:
+            speech.update(chunk.samples)
+            speech.update(b"" if chunk.codes is None else chunk.codes)
         found = {"backend": tts.engine.backend.name, "phases": phases, "parts": parts}
-        return found | {"timeline": timeline.spans}
+        return found | {"timeline": timeline.spans, "speech": speech.hexdigest()}
 
 
 def _time_calls(owner: Any, name: str, parts: dict[str, float]) -> None:

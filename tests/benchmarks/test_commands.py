@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import os
 import re
@@ -385,6 +386,7 @@ def test_start_command(
         bytecode_environment=usual_bytecode, write_bytecode=lambda _: exec(imports),
         subprocess=TimelineApart())  # fmt: skip
     [result] = read(path)["results"]
+    assert result["is_equal"]
     for kind in ("cold", "warm"):
         phases = result[kind]["phases"]
         assert list(phases.values()) == sorted(phases.values())
@@ -395,6 +397,18 @@ def test_start_command(
     whole, part = spans["tts: TTS.load"], spans["text.tokenizer: _build_bpe"]
     assert whole["begin"] < part["begin"] < part["end"] < whole["end"]
     assert {"import torch", "checkpoint.tensors: read_tensor"} <= spans.keys()
+
+
+def test_start_command_fails_for_different_speech(run: Run, tiny_folder: Path) -> None:
+    number = itertools.count()
+
+    def start_process(order: dict[str, Any], cache: Path) -> dict[str, Any]:
+        times = {"phases": {"first_audio": 1.0}, "parts": {}}
+        return {"backend": "eager", "speech": str(next(number)), **times}
+
+    with pytest.raises(SystemExit, match="different speech"):
+        run("start.py", tiny_folder / "custom_voice", "--repeats", "1", "--device", "cpu",
+            start_process=start_process, write_bytecode=lambda _: None)  # fmt: skip
 
 
 @pytest.mark.ci

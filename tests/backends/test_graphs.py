@@ -75,3 +75,18 @@ def test_successful_capture_keeps_the_generator(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(pool, "_is_capturing", True)
     assert pool.get("frame", lambda: None, lambda: None) == capture.replay
     assert not capture.is_marked
+
+
+def test_work_first_runs_while_the_device_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    StubCapture(monkeypatch, fails_at_end=False)
+    events: list[str] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: events.append("wait"))
+
+    def compile(works: object) -> None:
+        events.append("compile")
+
+    pool = GraphPool(torch.device("cpu"))
+    monkeypatch.setattr(pool, "_is_capturing", True)
+    monkeypatch.setattr(pool, "_compile", compile)
+    pool.get("codec", lambda: events.append("run"), lambda: None)
+    assert events[:3] == ["wait", "compile", "run"]

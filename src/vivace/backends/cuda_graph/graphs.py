@@ -66,6 +66,8 @@ class GraphPool:
             if self._noted is not None:
                 self._noted[key] = lambda: self._run_parked(work, park)
                 return _do_nothing
+            if self._is_capturing:  # kernels are loaded and first run while nothing else runs
+                torch.cuda.synchronize()
             if self._compile is not None and key not in self._compiled:
                 self._compile([lambda: self._run_parked(work, park)])
             self._ready[key] = self._prepare(str(key), work, park) if self._is_capturing else work

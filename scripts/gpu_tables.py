@@ -24,6 +24,7 @@ def gpu() -> str:
     rows: list[list[object]] = [
         ["talker and predictor, ms per frame", *_parts(latency, "model_ms_per_frame")],
         ["first audio, ms", *(f"{one['first_audio_ms']:.1f}" for one in latency)],
+        *_audible(),
         ["times real time, whole call", *(f"{one['times_real_time']:.1f}" for one in latency)],
     ]
     for count in (8, 64, 256):
@@ -34,6 +35,18 @@ def gpu() -> str:
     what = "underruns of these streams after the first second"
     rows.append([what, *(f"{one['underruns']:,}" for one in live)])
     return table("| | 0.6B | 1.7B |", rows)
+
+
+def _audible() -> list[list[object]]:
+    """Times to the first audible sample of streams that begin with silence."""
+    found = {
+        (one["model"].partition("-")[0], one["silent_frames"]): one["in_process"]["p50"]
+        for one in read("audible-h200")["results"]
+    }
+    return [
+        [f"first audible sample after {name}, ms", *(f"{found[size, count]:.1f}" for size in SIZES)]
+        for count, name in ((1, "one silent frame"), (6, "six silent frames"))
+    ]
 
 
 def _live(size: str) -> dict[str, Any]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import gc
 import logging
 import random
 import sys
 import types
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -69,6 +71,28 @@ def stopping(tiny: Callable[[str], Tiny]) -> tuple[Tiny, OfficialItem]:
 
 def graph_backend(part: Tiny, max_streams: int = 8, max_frames: int = 320) -> CudaGraphBackend:
     return CudaGraphBackend(part.model, part.codec, max_streams=max_streams, max_frames=max_frames)
+
+
+class StubStream:
+    """Notes whether the backend's memory is still there when it is waited for."""
+
+    def __init__(self, backend: CudaGraphBackend) -> None:
+        self._keys = weakref.ref(backend._table.keys)
+        self.found = list[bool]()
+
+    def synchronize(self) -> None:
+        self.found.append(self._keys() is not None)
+        raise RuntimeError("the device has failed")
+
+
+def test_end_of_backend_waits_for_queued_work_before_its_memory_is_freed(part: Tiny) -> None:
+    backend = graph_backend(part)
+    streams: list[Any] = [StubStream(backend) for _ in range(2)]
+    backend.graphs.stream, backend.codec_graphs.stream = streams
+    del backend
+    gc.collect()
+    assert [stream.found for stream in streams] == [[True], [True]]
+    assert streams[0]._keys() is None
 
 
 def graph_keys(graphs: GraphPool) -> list[tuple[Any, ...]]:

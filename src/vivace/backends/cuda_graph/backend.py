@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 import torch
@@ -118,6 +119,14 @@ class CudaGraphBackend:
         if device.type == "cuda":
             torch.cuda.synchronize(device)  # the graphs run on other streams
         log.info("memory of the graph backend: %s", self.facts()["memory"])
+
+    def __del__(self) -> None:
+        """Wait for frames that are still queued: they write to memory that is freed after this."""
+        for name in ("graphs", "codec_graphs"):
+            pool: GraphPool | None = vars(self).get(name)
+            with suppress(RuntimeError):  # after an error of the device
+                if pool is not None:
+                    pool.wait()
 
     def _open_graph_pools(self, is_capturing: bool) -> tuple[GraphPool, GraphPool]:
         """The graphs of frames, and the graphs of the codec."""

@@ -54,6 +54,11 @@ class GraphPool:
     def on_stream(self) -> AbstractContextManager[object]:
         return torch.cuda.stream(self.stream) if self.stream is not None else nullcontext()
 
+    def wait(self) -> None:
+        """Wait for all work that is queued."""
+        if self.stream is not None:
+            self.stream.synchronize()
+
     def follow(self, other: GraphPool) -> None:
         """Run work queued later only after all work that is now queued in `other`."""
         if self.stream is None or other.stream is None or self.stream is other.stream:

@@ -198,8 +198,8 @@ def start_here(order: dict[str, Any]) -> dict[str, Any]:
             end_phase("ready")
         speech = hashlib.sha256()
         for chunk in chunks:
-            speech.update(chunk.samples)
-            speech.update(b"" if chunk.codes is None else chunk.codes)
+            speech.update(chunk.samples.tobytes())
+            speech.update(b"" if chunk.codes is None else chunk.codes.tobytes())
         found = {"backend": tts.engine.backend.name, "phases": phases, "parts": parts}
         return found | {"timeline": timeline.spans, "speech": speech.hexdigest()}
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -130,6 +132,27 @@ def test_digest_changes_with_any_row_that_lora_changes(tiny: LoadTiny, tmp_path:
     from vivace.checkpoint import Checkpoint
 
     assert Checkpoint.open(tmp_path / "merged").digest() != loaded.checkpoint.digest()
+
+
+def test_digest_depends_on_names_and_first_rows_without_the_speaker_encoder(
+    tiny: LoadTiny, tmp_path: Path
+) -> None:
+    """Its value is in the files of adapters: another one would refuse them all."""
+    tensors = {
+        "talker.b": torch.arange(6.0).reshape(3, 2),
+        "talker.a": torch.ones(4, dtype=torch.bfloat16),
+        "speaker_encoder.fc.bias": torch.zeros(2),
+    }
+    checkpoint = dataclasses.replace(tiny("base").checkpoint, folder=tmp_path)
+    save_file(tensors, tmp_path / "model.safetensors")
+    rows = b"talker.a" + b"\x80\x3f" + b"talker.b" + struct.pack("<2f", 0, 1)
+    assert checkpoint.digest() == hashlib.sha256(rows).hexdigest()
+
+
+def test_adapter_of_a_quantized_checkpoint_is_refused(few_int4: Path, path: Path) -> None:
+    for options in ({"adapter": path}, {"adapters": {"a": path}}):
+        with pytest.raises(AdapterError, match="is quantized; adapters need the original weights"):
+            TTS.load(few_int4, device="cpu", **options)
 
 
 def test_missing_and_damaged_files_raise(path: Path, tmp_path: Path) -> None:

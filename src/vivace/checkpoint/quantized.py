@@ -67,8 +67,7 @@ def load_quantized(
     if stored is None:
         assert weights == "int8" or weights == "int4"
         return _quantize(config, folder, weights, change)
-    if change is not None:
-        raise RequestError(f"{folder} is quantized; adapters need the original weights")
+    assert change is None
     model = _load_stored(config, folder, stored.weights)
     if is_on_cpu:
         return model

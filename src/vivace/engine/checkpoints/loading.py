@@ -36,7 +36,7 @@ from vivace.engine.checkpoints.adapted import view_adapters, with_adapter
 from vivace.engine.checkpoints.loaded import LoadedCheckpoint, Runtime
 from vivace.engine.engine import Engine
 from vivace.engine.limits import EngineLimits
-from vivace.errors import BackendUnavailableError
+from vivace.errors import AdapterError, BackendUnavailableError
 from vivace.model.config import Weights, check_weights
 from vivace.text.lexicon import Lexicon
 from vivace.text.tokenizer import TextTokenizer
@@ -104,6 +104,8 @@ def open_checkpoint(
     """Raises LexiconError for entries of a language that the checkpoint does not support."""
     checkpoint = Checkpoint.open(folder)
     if adapters is not None:
+        if checkpoint.config.quantization_config is not None:
+            raise AdapterError(f"{folder} is quantized; adapters need the original weights")
         adapters.check_base(checkpoint.digest(), folder.name)
         checkpoint = with_adapter(checkpoint, adapters)
     if lexicon is not None:

@@ -84,6 +84,7 @@ def test_value_of_the_wrong_type_raises_with_its_name(
         (("talker_config", "spk_id"), {"ada": 1088}, "spk_id 'ada' is 1088; .*0 to 1087"),
         (("talker_config", "codec_language_id"), {"x": -1}, "codec_language_id 'x' is -1"),
         (("talker_config", "codec_eos_token_id"), 5000, "codec_eos_token_id is 5000"),
+        (("talker_config", "spk_id"), {"ada": True}, "spk_id 'ada' is True; .*0 to 1087"),
         (("tts_pad_token_id",), 384, "tts_pad_token_id is 384; .*0 to 383"),
     ],
 )
@@ -103,6 +104,10 @@ def test_talker_and_codec_with_different_codes_are_rejected(folder: Path) -> Non
     edit_json(path, "encoder_valid_num_quantizers", value=4)
     edit_json(path, "decoder_config", "codebook_size", value=32)
     with pytest.raises(CheckpointError, match=r"predictor vocab_size 64, .*codebook_size 32"):
+        load(folder)
+    edit_json(path, "decoder_config", "codebook_size", value=64)
+    edit_json(path, "encoder_config", "codebook_size", value=32)
+    with pytest.raises(CheckpointError, match=r"codec encoder codebook_size 32$"):
         load(folder)
 
 

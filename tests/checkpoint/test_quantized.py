@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from tests.support.checkpoints import NORM, edit_json, edit_tensors
 from tests.support.quantized import write_quantized
 from tests.support.tiny import TINY_NAMES
 from vivace import TTS
@@ -73,6 +74,7 @@ def test_values_are_those_of_the_source_within_the_rounding(
     assert set(plain) == set(restored)
     limit = 0.15 if weights == "int4" else 0.02
     for key, tensor in plain.items():
+        assert restored[key].dtype == tensor.dtype, key
         if "proj" in key or "head" in key:
             error = (restored[key] - tensor).float().norm() / tensor.float().norm()
             assert float(error) < limit, key
@@ -88,6 +90,17 @@ def test_int4_model_has_int8_heads_and_bfloat16_embeddings(folder: Path) -> None
     assert model.talker.model.text_embedding.weight.dtype == torch.bfloat16
     assert model.dtype == torch.float32
     assert model.talker.model.text_embedding(torch.tensor([1])).dtype == torch.float32
+
+
+def test_stored_numbers_become_the_dtype_of_the_model(folder: Path) -> None:
+    edit_tensors(folder / MODEL, lambda tensors: tensors.update({NORM: tensors[NORM].bfloat16()}))
+    assert Checkpoint.open(folder).load_model(CPU, torch.float32).dtype == torch.float32
+
+
+def test_model_quantized_at_load_is_frozen(few_folder: Callable[[str], Path]) -> None:
+    model = Checkpoint.open(few_folder("base")).load_model(CPU, torch.float32, "int8")
+    assert not any(module.training for module in model.modules())
+    assert not any(parameter.requires_grad for parameter in model.parameters())
 
 
 def test_joined_matrices_have_the_rows_of_their_parts(tiny_folder: Path, folder: Path) -> None:
@@ -196,6 +209,31 @@ def test_other_weights_than_the_stored_ones_are_refused(folder: Path, weights: A
 def test_integer_weights_need_float32(tiny_folder: Path) -> None:
     with pytest.raises(RequestError, match="weights int8 needs device cpu and dtype float32"):
         TTS.load(tiny_folder / "base", device="cpu", dtype="bfloat16", weights="int8")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda tensors: tensors.pop(f"{DOWN}.weight"), f"lacks tensors: {DOWN}.weight"),
+        (lambda tensors: tensors.update(other=torch.zeros(1)), "has unknown tensors: other"),
+    ],
+)
+def test_names_are_compared_before_weights_are_quantized(
+    few_folder: Callable[[str], Path], tmp_path: Path, change: Change, message: str
+) -> None:
+    plain = Path(shutil.copytree(few_folder("base"), tmp_path / "plain"))
+    edit_tensors(plain / MODEL, change)
+    with pytest.raises(CheckpointError, match=message):
+        TTS.load(plain, device="cpu", weights="int8")
+
+
+def test_dimensions_are_checked_before_weights_are_quantized(
+    few_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    plain = Path(shutil.copytree(few_folder("base"), tmp_path / "plain"))
+    edit_json(plain / "config.json", "talker_config", "num_hidden_layers", value=1)
+    with pytest.raises(CheckpointError, match="num_hidden_layers is 1; the tensors show 3"):
+        TTS.load(plain, device="cpu", weights="int8")
 
 
 def test_weights_that_cannot_be_quantized_are_named(tiny_folder: Path, tmp_path: Path) -> None:

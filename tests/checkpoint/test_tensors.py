@@ -47,10 +47,13 @@ def test_unknown_tensor_raises_with_its_name(folder: Path, path: str) -> None:
         load(folder)
 
 
-def test_error_lists_five_names_and_counts_the_others(folder: Path) -> None:
-    extra = {f"extra.{number}": torch.ones(1) for number in range(8)}
+@pytest.mark.parametrize(("num_extra", "others"), [(8, " and 3 more"), (5, "")])
+def test_error_lists_five_names_and_counts_the_others(
+    folder: Path, num_extra: int, others: str
+) -> None:
+    extra = {f"extra.{number}": torch.ones(1) for number in range(num_extra)}
     edit_tensors(folder / MODEL, lambda tensors: tensors.update(extra))
-    with pytest.raises(CheckpointError, match=r"extra\.0, .*extra\.4 and 3 more$"):
+    with pytest.raises(CheckpointError, match=rf"extra\.0, .*extra\.4{others}$"):
         load(folder)
 
 
@@ -61,6 +64,19 @@ def test_mis_shaped_tensor_raises_with_both_shapes(folder: Path, path: str, name
     expected = rf"{name} has shape \[{width + 1}\]; config\.json requires \[{width}\]"
     with pytest.raises(CheckpointError, match=expected):
         load(folder)
+
+
+def test_tensor_with_another_shape_of_equal_size_is_rejected(folder: Path) -> None:
+    edit_tensors(folder / MODEL, lambda tensors: tensors.update({NORM: tensors[NORM][None]}))
+    with pytest.raises(CheckpointError, match=rf"{NORM} has shape \[1, 32\]; config\.json req"):
+        load(folder)
+
+
+def test_finite_weights_whose_sum_overflows_float16_are_accepted(folder: Path) -> None:
+    wide = torch.full((1088, 32), 500.0, dtype=torch.float16)
+    edit_tensors(folder / MODEL, lambda tensors: tensors.update({HEAD: wide}))
+    model = Checkpoint.open(folder).load_plain_model(CPU, torch.float16)
+    assert torch.equal(model.talker.codec_head.weight, wide)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])

@@ -177,6 +177,12 @@ def test_config_that_is_not_an_object_is_rejected(folder: Path, content: str) ->
         load(folder)
 
 
+def test_number_of_many_digits_is_not_repeated_in_the_error(folder: Path) -> None:
+    edit_json(folder / "config.json", "talker_config", "max_position_embeddings", value=10**999)
+    with pytest.raises(CheckpointError, match=r"number 10{99}… has 1,000 digits"):
+        load(folder)
+
+
 # -- Text settings of the checkpoint -----------------------------------------------------------
 
 

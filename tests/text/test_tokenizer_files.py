@@ -57,6 +57,13 @@ def test_version_line_and_blank_lines_in_merges_are_skipped(folder: Path) -> Non
     assert TextTokenizer.from_folder(folder).encode("assist") == expected
 
 
+def test_line_ends_of_windows_are_read(folder: Path) -> None:
+    path = folder / "merges.txt"
+    expected = TextTokenizer.from_folder(folder).encode("assist")
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    assert TextTokenizer.from_folder(folder).encode("assist") == expected
+
+
 def test_merge_of_number_signs_is_not_a_comment(folder: Path) -> None:
     write_vocab(folder, small_vocab() | {"##": 299})
     lines = (folder / "merges.txt").read_text(encoding="utf-8").split("\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from safetensors.torch import load_file
 
 from tests.support.project import ROOT, load_script
 from tests.support.tiny import Tiny
+from vivace.model.codec_decoder import SnakeBeta
 from vivace.model.conv import CausalState
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -109,6 +111,17 @@ def test_decode_with_25_frames_of_context_differs(
     """Control: decoding with limited context fails the comparison."""
     cut = tiny("base").codec.decode(codes[-35:])[25 * SAMPLES_PER_FRAME :]
     assert not torch.allclose(cut, whole[-10 * SAMPLES_PER_FRAME :], rtol=0, atol=ROUNDING)
+
+
+def test_activation_with_vanishing_gain_is_finite() -> None:
+    """The logarithms of a trained gain may be so low that float32 rounds the gain to 0."""
+    activation = SnakeBeta(3)
+    with torch.no_grad():
+        activation.alpha.zero_()
+        activation.beta.copy_(torch.tensor([-200.0, math.log(1e-9), 0.0]))
+    frequency, inverse_gain = activation.exponentials()
+    assert torch.equal(frequency, torch.ones(3, 1))
+    assert torch.allclose(inverse_gain, torch.tensor([[1e9], [5e8], [1.0]]))
 
 
 def test_copied_state_is_independent(tiny: Callable[[str], Tiny]) -> None:

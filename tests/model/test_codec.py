@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -122,6 +123,15 @@ def test_activation_with_vanishing_gain_is_finite() -> None:
     frequency, inverse_gain = activation.exponentials()
     assert torch.equal(frequency, torch.ones(3, 1))
     assert torch.allclose(inverse_gain, torch.tensor([[1e9], [5e8], [1.0]]))
+
+
+def test_samples_are_clamped_to_full_scale(tiny: Callable[[str], Tiny]) -> None:
+    codec = copy.deepcopy(tiny("base").codec)
+    layers: Any = codec.decoder.decoder
+    for offset, limit in ((9.0, 1.0), (-9.0, -1.0)):
+        layers[-1].conv.bias.data.fill_(offset)
+        samples = codec.decode(torch.zeros(2, 16, dtype=torch.long))
+        assert torch.equal(samples, torch.full_like(samples, limit))
 
 
 def test_copied_state_is_independent(tiny: Callable[[str], Tiny]) -> None:

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from vivace.model.quantizer import (
-    SMALLEST_USAGE,
     DecoderCodebook,
     EncoderCodebook,
     EncoderLayer,
@@ -15,7 +14,7 @@ from vivace.model.quantizer import (
 
 USAGE = torch.tensor([2.0, 4.0, 1e-9, 0.0, -3.0])
 SUMS = torch.arange(1.0, 11.0).reshape(5, 2)
-DIVISORS = torch.tensor([2.0, 4.0, SMALLEST_USAGE, SMALLEST_USAGE, SMALLEST_USAGE])
+DIVISORS = torch.tensor([2.0, 4.0, 1e-5, 1e-5, 1e-5])
 
 
 def fill(codebook: EncoderCodebook | DecoderCodebook) -> None:

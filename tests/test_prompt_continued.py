@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.tiny import Tiny
+from vivace.backends.base import Frames
 from vivace.backends.eager import EagerBackend
 from vivace.model.config import Head
 from vivace.prompt import Prompt, SpokenReference, build_prompt
@@ -136,7 +137,7 @@ def test_reported_places_are_those_of_the_attention_pass(
     backend.watch(head)
     prompts = [make_prompt(part, layout, num) for num in (0, 6)]
     slots = [backend.admit(prompt, GREEDY) for prompt in prompts]
-    frames = backend.step(slots, NUM_FRAMES)
+    frames = Frames.join([backend.step(slots, count) for count in (4, NUM_FRAMES - 4)])
     for row, (slot, prompt) in enumerate(zip(slots, prompts, strict=True)):
         weights = TextAttention(part.model, prompt, [head]).read(frames.of(row), len(OWN))[0]
         found = frames.places_of(row)

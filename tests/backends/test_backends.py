@@ -20,6 +20,7 @@ from vivace import TTS
 from vivace.backends import Capacity, build_backend, survey
 from vivace.backends.eager import EagerBackend
 from vivace.errors import BackendError, BackendUnavailableError, NumericError, RequestError
+from vivace.model.layers import module_bytes
 from vivace.prompt import Prompt, build_prompt
 from vivace.speech import SamplingParams
 
@@ -259,3 +260,11 @@ def test_auto_picks_first_usable_backend_and_unknown_names_fail(
 def test_invalid_limit_of_a_model_is_rejected(name: str, value: object) -> None:
     with pytest.raises(RequestError, match=f"{name} must be .*, not {re.escape(repr(value))}"):
         TTS.load(**{name: value})  # type: ignore[arg-type]
+
+
+def test_eager_backend_on_a_cpu_reports_passes_of_one_row_and_its_memory(part: Tiny) -> None:
+    backend = EagerBackend(part.model, part.codec)
+    assert not backend.shares_work
+    assert backend.facts() == {"passes": "1 row(s) at a time, up to 256 streams"}
+    assert backend.memory()["codec"] == module_bytes(part.codec) > 0
+    assert EagerBackend(part.model, part.codec, pass_rows=2).shares_work

@@ -378,6 +378,15 @@ def test_samples_stay_finite_beyond_the_range_of_float16(
     assert np.isfinite(found).all()
 
 
+@pytest.mark.parametrize("limit", [1.0, -1.0])
+def test_samples_are_clamped_to_full_scale(all_kernels: list[str], limit: float) -> None:
+    codec = odd_codec()
+    layers: Any = codec.decoder.decoder
+    layers[-1].conv.bias.data.fill_(9 * limit)
+    for samples in decode_with(codec, *all_kernels):
+        assert (samples == limit).all()
+
+
 def decode_with(codec: Codec, *kernels: str) -> list[NDArray[np.float32]]:
     codes = draw_codes(codec, 12)
     decoders = [NativeCodecDecoder(codec.decoder, load_library(), 1, name) for name in kernels]

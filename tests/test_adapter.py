@@ -16,7 +16,14 @@ from safetensors.torch import save_file
 
 from tests.support.tiny import Tiny
 from vivace import TTS
-from vivace.adapter import FORMAT, Adapter, AdapterInfo, free_speaker_ids, with_speakers
+from vivace.adapter import (
+    FORMAT,
+    Adapter,
+    AdapterInfo,
+    free_speaker_ids,
+    lora_weight,
+    with_speakers,
+)
 from vivace.errors import AdapterError
 from vivace.model.quantized_layers import quantized_layers
 
@@ -175,12 +182,22 @@ GOOD = {"name": "me", "base": "b", "base_digest": "d", "rank": 1, "scale": 1.0}
         ({}, "[]", "cannot be read"),
         ({}, json.dumps({**GOOD, "rank": "big"}), "rank must be int"),
         ({}, json.dumps({**GOOD, "rank": -1}), "rank -1"),
+        ({}, json.dumps({**GOOD, "rank": True}), "rank must be int, not True"),
+        ({}, json.dumps({**GOOD, "scale": float("-inf")}), "scale -inf are not valid"),
+        ({}, json.dumps({**GOOD, "scale": float("nan")}), "scale nan are not valid"),
         ({}, json.dumps({**GOOD, "unknown": 1}), "cannot be read"),
         ({}, json.dumps({**GOOD, "name": "x" * 5000}), "more than 2,000"),
         ({}, json.dumps({**GOOD, "speakers": {"me": "3"}}), "names to ids"),
         ({}, json.dumps({**GOOD, "speakers": {"me": 3}}), "different speakers"),
+        ({"speaker.me": torch.ones(2)}, json.dumps(GOOD), "different speakers"),
         ({"other": torch.ones(2)}, json.dumps(GOOD), "unknown tensor"),
         ({"lora.x.a": torch.ones(2, 2)}, json.dumps(GOOD), "incomplete"),
+        ({f"lora.x.{half}": torch.ones(2, 2) for half in "abc"}, json.dumps(GOOD), "incomplete"),
+        (
+            {"lora.x.a": torch.ones(2), "lora.x.b": torch.ones(4, 2)},
+            json.dumps(GOOD),
+            "do not fit",
+        ),
         (
             {"lora.x.a": torch.ones(2, 3), "lora.x.b": torch.ones(4, 3)},
             json.dumps(GOOD),
@@ -200,6 +217,33 @@ def test_invalid_adapter_is_refused_with_a_reason(
         Adapter.load(path)
 
 
+def test_adapter_of_another_format_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "later.safetensors"
+    save_file({}, path, {"format": "vivace.adapter/2", "info": json.dumps(GOOD)})
+    with pytest.raises(AdapterError, match=r"format 'vivace\.adapter/2', not 'viv"):
+        Adapter.load(path)
+
+
+def test_tensors_of_an_adapter_become_float32(tmp_path: Path) -> None:
+    path = tmp_path / "half.safetensors"
+    stored = {"weight.x": torch.ones(2, dtype=torch.bfloat16)}
+    save_file(stored, path, {"format": FORMAT, "info": json.dumps(GOOD)})
+    assert Adapter.load(path).weights["x"].dtype == torch.float32
+
+
+def test_adapter_that_cannot_be_written_is_named(tiny: LoadTiny, path: Path) -> None:
+    with pytest.raises(AdapterError, match=rf"cannot write .*{path.name}"):
+        make_adapter(tiny("base")).save(path / "other")
+
+
+def test_merged_weight_is_rounded_once() -> None:
+    """In bfloat16, a change of just above half a unit is lost if it is rounded by itself."""
+    a, b = torch.ones(1, 1), torch.full((1, 1), 2**-8 + 2**-20)
+    merged = lora_weight(torch.ones(1, 1, dtype=torch.bfloat16), a, b, 1.0)
+    assert merged.dtype == torch.bfloat16
+    assert float(merged) == 1 + 2**-7
+
+
 def test_adapter_with_other_shapes_is_refused(tiny: LoadTiny) -> None:
     loaded = tiny("base")
     adapter = make_adapter(loaded)
@@ -213,6 +257,8 @@ def test_adapter_with_other_shapes_is_refused(tiny: LoadTiny) -> None:
             dataclasses.replace(adapter, pairs=pairs).apply(model)
     with pytest.raises(AdapterError, match="width"):
         dataclasses.replace(adapter, vectors={"me": torch.ones(3)}).apply(model)
+    with pytest.raises(AdapterError, match=r"of shape \[1\]"):
+        dataclasses.replace(adapter, weights={Q_PROJ: torch.ones(1)}).apply(model)
 
 
 def test_speaker_ids_are_free_and_bounded(tiny: LoadTiny) -> None:
@@ -227,6 +273,31 @@ def test_speaker_ids_are_free_and_bounded(tiny: LoadTiny) -> None:
         free_speaker_ids(config, [f"speaker{n}" for n in range(100)])
     with pytest.raises(AdapterError, match="not free"):
         with_speakers(config, {"me": 3})
+
+
+def test_new_speaker_ids_are_not_those_of_other_codes(tiny: LoadTiny) -> None:
+    config = tiny("custom_voice").checkpoint.config
+    first = config.talker_config.vocab_size - 72
+    talker = dataclasses.replace(
+        config.talker_config,
+        spk_id={"Ada": first},
+        codec_language_id={"english": first + 1},
+        codec_pad_id=first + 2,
+    )
+    changed = dataclasses.replace(config, talker_config=talker)
+    assert free_speaker_ids(changed, ["ann"]) == {"ann": first + 3}
+    with pytest.raises(AdapterError, match="has a speaker 'ada'"):
+        free_speaker_ids(changed, ["ada"])
+    predictor = dataclasses.replace(talker.code_predictor_config, vocab_size=first + 9)
+    talker = dataclasses.replace(talker, code_predictor_config=predictor)
+    changed = dataclasses.replace(config, talker_config=talker)
+    assert free_speaker_ids(changed, ["ann"]) == {"ann": first + 9}
+
+
+def test_base_with_new_speakers_does_not_clone(tiny: LoadTiny) -> None:
+    config = tiny("base").checkpoint.config
+    assert config.can_clone
+    assert not with_speakers(config, free_speaker_ids(config, ["me"])).can_clone
 
 
 def test_other_speakers_of_the_base_stay(tiny: LoadTiny) -> None:

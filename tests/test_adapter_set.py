@@ -287,6 +287,14 @@ def test_vector_of_another_width_is_refused(tiny: LoadTiny) -> None:
         AdapterSet({"a": wrong}).extend(part.checkpoint.config)
 
 
+def test_speaker_with_an_id_that_is_not_free_is_refused(tiny: LoadTiny) -> None:
+    part = tiny("base")
+    adapter = random_adapter(part, 1)
+    wrong = dataclasses.replace(adapter, info=dataclasses.replace(adapter.info, speakers={"me": 3}))
+    with pytest.raises(AdapterError, match="the speaker 'me' has the id 3, which is not free"):
+        AdapterSet({"a": wrong}).extend(part.checkpoint.config)
+
+
 def test_missing_file_is_named(tiny: LoadTiny, tmp_path: Path) -> None:
     with pytest.raises(AdapterError, match=r"gone\.safetensors"):
         TTS.load(tiny("base").checkpoint.folder, adapters={"a": tmp_path / "gone.safetensors"})

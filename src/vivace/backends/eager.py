@@ -56,7 +56,7 @@ class EagerBackend(HostBackend[EagerSlot]):
         self._pass_rows = pass_rows or (1 if model.device.type == "cpu" else PASS_ROWS)
         self.shares_work = self._pass_rows > 1
         self.max_streams = max_streams or MAX_STREAMS
-        self._kernels = use_torch_kernels(model) if model.is_quantized else None
+        self._kernels = use_torch_kernels(model)
         with torch.inference_mode():
             self._maker = FrameMaker(model, self._pass_rows)
 

@@ -233,6 +233,18 @@ def test_mp3_has_requested_bit_rate(rate: int, bit_rate: int) -> None:
         assert (found.sample_rate, found.bit_rate) == (rate, bit_rate)
 
 
+@pytest.mark.parametrize("format", ["opus", "aac"])
+def test_file_is_smaller_with_lower_bit_rate(format: str) -> None:
+    pytest.importorskip("av")
+    noise = np.random.default_rng(0).uniform(-0.5, 0.5, RATE).astype(np.float32)
+    sizes = []
+    for bit_rate in (24_000, None, 96_000):
+        encoder = open_encoder(format, RATE, bit_rate)
+        sizes.append(len(encoder.encode(noise) + encoder.finish()))
+    low, default, high = sizes
+    assert low * 1.2 < default < high / 1.2
+
+
 @pytest.mark.parametrize("bit_rate", [0, 7_999, 320_001])
 def test_bit_rate_out_of_range_raises_audio_error(bit_rate: int) -> None:
     with pytest.raises(AudioError, match=f"from 8000 to 320000 bits a second, not {bit_rate}"):

@@ -134,6 +134,15 @@ def test_wav_without_samples_before_the_end_is_complete() -> None:
     assert not encoder._buffer.patches
 
 
+def test_wav_that_is_too_long_for_its_header_has_no_tags_behind_its_samples(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("vivace.audio.wav.MAX_DATA_BYTES", RATE)
+    content = encode(tone(), RATE, "wav", MARK)  # readers take all bytes for samples
+    assert content[36:44] == b"data\xff\xff\xff\xff"
+    assert content[44:] == encode(tone(), RATE, "pcm")
+
+
 def test_id3_text_that_is_not_latin_1_is_utf_16() -> None:
     mark = FileMark(Provenance(model="模型", voices=("cloned",)))
     assert "model: 模型; voice: cloned" in read_tags(encode(tone(), RATE, "mp3", mark))["comment"]

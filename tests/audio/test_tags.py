@@ -78,6 +78,15 @@ def test_file_carries_xmp_with_the_digital_source_type(format: str) -> None:
     assert (b"_PMX" if format == "wav" else b"PRIV") in content
 
 
+def test_mp3_has_one_tag_in_front_of_its_samples() -> None:
+    assert encode(tone(), RATE, "mp3", MARK).count(b"ID3") == 1
+
+
+def test_opus_has_no_xmp_among_its_comments() -> None:
+    pytest.importorskip("av")
+    assert b"Iptc4xmpExt" not in encode(tone(), RATE, "opus", MARK)
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_samples_are_equal_with_and_without_tags(format: str) -> None:
     marked, plain = encode(tone(), RATE, format, MARK), encode(tone(), RATE, format)

@@ -21,6 +21,7 @@ from vivace.audio.id3 import id3_tag
 from vivace.audio.tags import riff_chunks
 from vivace.audio.wav import parse_wav
 from vivace.audio.writer import open_audio_file, write_audio
+from vivace.errors import AudioError
 
 RATE = 24_000
 PROVENANCE = Provenance(model="Qwen/Tést", voices=("preset",))
@@ -194,3 +195,12 @@ def test_complete_files_are_signed(tmp_path: Path) -> None:
     path = write_audio(tmp_path / "a.wav", tone(), RATE, mark=mark)
     assert path.read_bytes() == plain + b"wav a.wav"
     assert encode(tone(), RATE, "wav", mark) == plain + b"wav speech.wav"
+
+
+def test_format_that_cannot_be_signed_raises_audio_error(tmp_path: Path) -> None:
+    mark = FileMark(PROVENANCE, FakeSigner())
+    with pytest.raises(AudioError, match="c2pa cannot sign flac; choose one of: wav"):
+        encode(tone(), RATE, "flac", mark)
+    with pytest.raises(AudioError, match="c2pa cannot sign flac; choose one of: wav"):
+        open_audio_file(tmp_path / "a.flac", RATE, mark=mark)
+    assert not list(tmp_path.iterdir())

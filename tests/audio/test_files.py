@@ -333,7 +333,8 @@ def test_compressed_format_is_detected_from_content(kind: str) -> None:
 def test_id3_tag_is_skipped_before_mp3_only() -> None:
     tag = b"ID3\x04\0\0" + bytes([0, 0, 1, 2]) + bytes(130) + bytes(20)  # 130 bytes and padding
     untagged = read_audio(SMALL_FILES["MP3"]).samples
-    np.testing.assert_array_equal(read_audio(tag + SMALL_FILES["MP3"]).samples, untagged)
+    for tags in (tag, tag[:-20] + tag):
+        np.testing.assert_array_equal(read_audio(tags + SMALL_FILES["MP3"]).samples, untagged)
     for other in ("FLAC", "WAV"):
         with pytest.raises(AudioError, match="unknown audio format"):
             read_audio(tag + SMALL_FILES[other])

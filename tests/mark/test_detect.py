@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,6 +51,48 @@ def test_metadata_of_m4b_is_found() -> None:
     found = describe_tags(read_tags(file.getvalue()))
     assert found is not None
     assert found["voice"] == "preset, cloned"
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_metadata_in_another_script_is_found(format: str) -> None:
+    mark = FileMark(Provenance(model="模型", voices=("preset",)))  # UTF-16 in ID3
+    found = describe_tags(read_tags(encode(tone(), RATE, format, mark)))
+    assert found is not None
+    assert found["model"] == "模型"
+
+
+def test_tag_behind_a_riff_chunk_of_odd_size_is_found() -> None:
+    artist = b"IART" + struct.pack("<I", 3) + b"me\0" + b"\0"
+    comment = b"ICMT" + struct.pack("<I", 5) + b"yours" + b"\0"
+    body = b"INFO" + artist + comment
+    content = b"RIFF\0\0\0\0WAVE" + b"LIST" + struct.pack("<I", len(body)) + body
+    assert read_tags(content)["comment"] == "yours"
+
+
+def make_box(name: bytes, body: bytes) -> bytes:
+    return struct.pack(">I4s", 8 + len(body), name) + body
+
+
+def make_movie(comment: bytes) -> bytes:
+    item = make_box(b"\xa9cmt", make_box(b"data", bytes(8) + comment))
+    meta = make_box(b"meta", bytes(4) + make_box(b"ilst", item))
+    return make_box(b"moov", make_box(b"udta", meta))
+
+
+FTYP = make_box(b"ftyp", b"M4A ")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        FTYP + make_movie(b"ours"),
+        FTYP + struct.pack(">I4sQ", 1, b"mdat", 16 + 50) + bytes(50) + make_movie(b"ours"),
+        FTYP + bytes(4) + make_movie(b"ours")[4:],  # size 0: to the end of the file
+    ],
+    ids=["plain", "behind a box with a 64-bit size", "in a box without a size"],
+)
+def test_mp4_comment_is_found(content: bytes) -> None:
+    assert read_tags(content)["comment"] == "ours"
 
 
 def test_statement_behind_a_comment_of_another_tool_is_found(tmp_path: Path) -> None:

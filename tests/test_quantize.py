@@ -14,7 +14,7 @@ from tests.support.checkpoints import shard
 from vivace import TTS
 from vivace.checkpoint import EMBEDDED, Checkpoint
 from vivace.errors import CheckpointError, RequestError
-from vivace.quantize import quantize_checkpoint
+from vivace.quantize import new_folder, quantize_checkpoint
 
 MODEL = "model.safetensors"
 
@@ -83,6 +83,16 @@ def test_empty_folder_is_used(source: Path, tmp_path: Path) -> None:
     quantize_checkpoint(Checkpoint.open(source), tmp_path / "made", "int8")
     with TTS.load(tmp_path / "made") as tts:
         assert tts.model_type == "base"
+
+
+def test_missing_parents_and_the_home_folder_are_resolved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    with new_folder(Path("~/models/small")) as unfinished:
+        (unfinished / "a").touch()
+    assert (tmp_path / "models/small/a").is_file()
 
 
 @pytest.mark.parametrize("has_target", [True, False])

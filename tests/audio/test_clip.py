@@ -18,6 +18,7 @@ import soundfile
 
 from vivace import Audio, Usage, Word
 from vivace.audio.clip import AudioChunk
+from vivace.audio.file_mark import FileMark, Provenance
 from vivace.errors import AudioError, OutputExistsError
 
 RATE = 24_000
@@ -186,6 +187,20 @@ def test_repr_html_of_long_audio_is_cut_with_note(
     seconds, note = embedded_audio(make_audio(16))
     assert seconds == pytest.approx(10, abs=0.1)
     assert note == "<br>first 10 of 16 s; save() writes all"
+
+
+def test_repr_html_of_signed_speech_is_tagged_and_not_signed() -> None:
+    class Signer:
+        formats = ("mp3",)
+
+        def sign(self, source: Any, target: Any, format: str, title: str) -> None:
+            raise AssertionError("a notebook player is not signed")
+
+    provenance = Provenance(model="m", voices=("preset",), is_signed=True)
+    shown = make_audio(mark=FileMark(provenance, Signer()))._repr_html_()
+    content = base64.b64decode(shown.partition("base64,")[2].partition('"')[0])
+    assert b"AI-generated" in content
+    assert b"marks: metadata;" in content
 
 
 def test_play_writes_all_samples_to_output(monkeypatch: pytest.MonkeyPatch) -> None:

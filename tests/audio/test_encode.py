@@ -222,7 +222,15 @@ def test_unsupported_sample_rate_of_format_raises_audio_error(
 
 @pytest.mark.parametrize(
     ("rate", "bit_rate"),
-    [(44_100, 128_000), (44_100, 32_000), (22_050, 32_000), (24_000, 48_000), (8_000, 16_000)],
+    [
+        (44_100, 128_000),
+        (44_100, 32_000),
+        (32_000, 64_000),
+        (24_000, 48_000),
+        (22_050, 32_000),
+        (16_000, 40_000),
+        (8_000, 16_000),
+    ],
 )
 def test_mp3_has_requested_bit_rate(rate: int, bit_rate: int) -> None:
     av = pytest.importorskip("av")
@@ -231,6 +239,18 @@ def test_mp3_has_requested_bit_rate(rate: int, bit_rate: int) -> None:
     with av.open(io.BytesIO(content)) as container:
         found = container.streams.audio[0].codec_context
         assert (found.sample_rate, found.bit_rate) == (rate, bit_rate)
+
+
+@pytest.mark.parametrize("format", ["opus", "aac"])
+def test_file_is_smaller_with_lower_bit_rate(format: str) -> None:
+    pytest.importorskip("av")
+    noise = np.random.default_rng(0).uniform(-0.5, 0.5, RATE).astype(np.float32)
+    sizes = []
+    for bit_rate in (24_000, None, 96_000):
+        encoder = open_encoder(format, RATE, bit_rate)
+        sizes.append(len(encoder.encode(noise) + encoder.finish()))
+    low, default, high = sizes
+    assert low * 1.2 < default < high / 1.2
 
 
 @pytest.mark.parametrize("bit_rate", [0, 7_999, 320_001])
@@ -276,3 +296,16 @@ def test_encoder_starts_no_threads_and_keeps_cpu_affinity(name: str) -> None:
         encoder.encode(np.zeros(4_800, np.float32))
     assert set(os.listdir("/proc/self/task")) <= before
     assert os.sched_getaffinity(0) == cpus
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "sched_setaffinity"), reason="CPUs of a thread are set on Linux"
+)
+def test_cpus_of_the_thread_are_restored_after_encoder_setup(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("av")
+    cpus, calls = os.sched_getaffinity(0), list[set[int]]()
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _thread, allowed: calls.append(allowed))
+    open_encoder("aac", RATE).encode(tone())
+    assert calls == [{min(cpus)}, cpus]

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from tests.support.examples import examples
 from vivace.audio.decode import AudioLimits
-from vivace.audio.files import Recording, check_reference, read_audio
+from vivace.audio.files import Recording, check_path, check_reference, read_audio
 from vivace.audio.wav import parse_wav
 from vivace.audio.writer import write_audio
 from vivace.errors import AudioError
@@ -127,6 +127,13 @@ def test_path_that_is_not_a_file_raises_error_with_its_kind(tmp_path: Path) -> N
     }.items():
         with pytest.raises(AudioError, match=reason):
             read_audio(path)
+
+
+def test_check_path_rejects_missing_file_and_leaves_uris_to_read_audio(tmp_path: Path) -> None:
+    check_path("DATA:audio/wav;base64,AAAA")
+    check_path("https://example.org/me.wav")
+    with pytest.raises(AudioError, match=r"none\.wav: there is no such file"):
+        check_path(str(tmp_path / "none.wav"))
 
 
 def test_base64_without_prefix_raises_error_with_hint() -> None:
@@ -326,7 +333,8 @@ def test_compressed_format_is_detected_from_content(kind: str) -> None:
 def test_id3_tag_is_skipped_before_mp3_only() -> None:
     tag = b"ID3\x04\0\0" + bytes([0, 0, 1, 2]) + bytes(130) + bytes(20)  # 130 bytes and padding
     untagged = read_audio(SMALL_FILES["MP3"]).samples
-    np.testing.assert_array_equal(read_audio(tag + SMALL_FILES["MP3"]).samples, untagged)
+    for tags in (tag, tag[:-20] + tag):
+        np.testing.assert_array_equal(read_audio(tags + SMALL_FILES["MP3"]).samples, untagged)
     for other in ("FLAC", "WAV"):
         with pytest.raises(AudioError, match="unknown audio format"):
             read_audio(tag + SMALL_FILES[other])

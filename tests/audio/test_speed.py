@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vivace.audio.speed import SpeedChanger
+from vivace.audio.speed import SpeedChanger, make_fade, overlap_add
 from vivace.errors import RequestError
 
 RATE = 24_000
@@ -96,7 +96,7 @@ def test_output_of_single_samples_is_equal(speed: float) -> None:
 
 
 @pytest.mark.parametrize("speed", [0.25, 0.7, 1.3, 4.0])
-@pytest.mark.parametrize("num_samples", [0, 1, 100, 359, 361, 719, 721, 2_000])
+@pytest.mark.parametrize("num_samples", [0, 1, 100, 359, 361, 719, 721, 1_200, 2_000])
 def test_length_of_short_audio_is_exact(speed: float, num_samples: int) -> None:
     changed = change(voice_like(1.0)[:num_samples], speed)
     assert len(changed) == round(num_samples / speed)
@@ -125,6 +125,17 @@ def test_sounds_move_to_scaled_positions(speed: float) -> None:
         pause = int((start + 0.35) / speed * RATE)
         assert np.abs(changed[middle - 200 : middle + 200]).max() > 0.3
         assert np.abs(changed[pause - 100 : pause + 100]).max() < 0.1
+
+
+def test_segment_is_chosen_by_its_shape_not_by_its_loudness() -> None:
+    tail = tone(0.015, 250.0)
+    louder = 4 * tone(0.015, 280.0)
+    after = tone(0.015, 125.0)
+    output, next_tail = overlap_add(
+        np.concatenate([louder, tail, after]), tail, make_fade(len(tail))
+    )
+    np.testing.assert_allclose(output, tail, atol=1e-6)
+    assert np.array_equal(next_tail, after)
 
 
 def test_end_of_input_is_kept() -> None:

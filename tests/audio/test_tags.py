@@ -21,6 +21,7 @@ from vivace.audio.id3 import id3_tag
 from vivace.audio.tags import riff_chunks
 from vivace.audio.wav import parse_wav
 from vivace.audio.writer import open_audio_file, write_audio
+from vivace.errors import AudioError
 
 RATE = 24_000
 PROVENANCE = Provenance(model="Qwen/Tést", voices=("preset",))
@@ -76,6 +77,15 @@ def test_file_carries_xmp_with_the_digital_source_type(format: str) -> None:
     content = encode(tone(), RATE, format, MARK)
     assert f'Iptc4xmpExt:DigitalSourceType="{SOURCE_TYPE}"'.encode() in content
     assert (b"_PMX" if format == "wav" else b"PRIV") in content
+
+
+def test_mp3_has_one_tag_in_front_of_its_samples() -> None:
+    assert encode(tone(), RATE, "mp3", MARK).count(b"ID3") == 1
+
+
+def test_opus_has_no_xmp_among_its_comments() -> None:
+    pytest.importorskip("av")
+    assert b"Iptc4xmpExt" not in encode(tone(), RATE, "opus", MARK)
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -134,6 +144,15 @@ def test_wav_without_samples_before_the_end_is_complete() -> None:
     assert not encoder._buffer.patches
 
 
+def test_wav_that_is_too_long_for_its_header_has_no_tags_behind_its_samples(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("vivace.audio.wav.MAX_DATA_BYTES", RATE)
+    content = encode(tone(), RATE, "wav", MARK)  # readers take all bytes for samples
+    assert content[36:44] == b"data\xff\xff\xff\xff"
+    assert content[44:] == encode(tone(), RATE, "pcm")
+
+
 def test_id3_text_that_is_not_latin_1_is_utf_16() -> None:
     mark = FileMark(Provenance(model="模型", voices=("cloned",)))
     assert "model: 模型; voice: cloned" in read_tags(encode(tone(), RATE, "mp3", mark))["comment"]
@@ -176,3 +195,12 @@ def test_complete_files_are_signed(tmp_path: Path) -> None:
     path = write_audio(tmp_path / "a.wav", tone(), RATE, mark=mark)
     assert path.read_bytes() == plain + b"wav a.wav"
     assert encode(tone(), RATE, "wav", mark) == plain + b"wav speech.wav"
+
+
+def test_format_that_cannot_be_signed_raises_audio_error(tmp_path: Path) -> None:
+    mark = FileMark(PROVENANCE, FakeSigner())
+    with pytest.raises(AudioError, match="c2pa cannot sign flac; choose one of: wav"):
+        encode(tone(), RATE, "flac", mark)
+    with pytest.raises(AudioError, match="c2pa cannot sign flac; choose one of: wav"):
+        open_audio_file(tmp_path / "a.flac", RATE, mark=mark)
+    assert not list(tmp_path.iterdir())

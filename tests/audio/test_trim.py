@@ -1,4 +1,4 @@
-"""Silence before the first sound."""
+"""Silence around speech: the trimmed start, and the span of the sound."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vivace.audio.trim import AUDIBLE_SAMPLE, KEPT_S, StartTrimmer, first_audible
+from vivace.audio.trim import (
+    AUDIBLE_SAMPLE,
+    KEPT_S,
+    StartTrimmer,
+    find_sound,
+    first_audible,
+    sound_span,
+)
 from vivace.audio.wav import Samples
 
 RATE = 24_000
@@ -63,3 +70,16 @@ def test_trimmer_result_is_the_same_for_all_chunk_sizes(num_silent: int, sizes: 
     samples = speech(num_silent)
     expected = samples[max(0, num_silent - KEPT) :]
     assert np.array_equal(trimmed(samples, sizes), expected)
+
+
+def test_sound_span_is_the_windows_of_10_ms_with_sound() -> None:
+    samples = np.zeros(10 * 240 + 100, np.float32)
+    samples[700:1_000] = 0.1  # in the windows 2 to 4
+    assert sound_span(samples, RATE) == (480, 1_200)
+    assert find_sound(samples, RATE) == ((480, 1_200), 2_400)
+
+
+def test_sound_span_of_silence_is_everything() -> None:
+    samples = np.zeros(500, np.float32)
+    assert sound_span(samples, RATE) == (0, 500)
+    assert find_sound(samples, RATE) == (None, 480)

@@ -19,10 +19,10 @@ from vivace.audio.formats import AUDIOBOOK_FORMATS
 from vivace.audio.m4b import write_m4b
 from vivace.audio.writer import sign_bytes, write_audio
 from vivace.errors import AudioError, RequestError
-from vivace.mark.c2pa import read_manifest
+from vivace.mark.c2pa import ManifestSigner, read_manifest
 from vivace.mark.marking import Marking
 
-pytest.importorskip("c2pa")
+c2pa = pytest.importorskip("c2pa")
 RATE = 24_000
 
 
@@ -116,6 +116,27 @@ def test_missing_file_is_named(
     monkeypatch.setenv(f"VIVACE_C2PA_{missing}", "nowhere.pem")
     with pytest.raises(RequestError, match=r"nowhere\.pem cannot be read"):
         Marking.load("c2pa")
+
+
+def test_timestamp_authority_is_read_from_the_environment(
+    chain: SigningChain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VIVACE_C2PA_TIMESTAMP_URL", "http://timestamps.example")
+    signer = ManifestSigner.load(chain.certificate, chain.key, None)
+    assert signer.timestamp_url == "http://timestamps.example"
+    given = ManifestSigner.load(chain.certificate, chain.key, "http://other.example")
+    assert given.timestamp_url == "http://other.example"
+
+
+def test_certificate_that_the_library_rejects_is_reported_at_once(
+    chain: SigningChain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_info: object) -> None:
+        raise c2pa.C2paError("unusable")
+
+    monkeypatch.setattr(c2pa.Signer, "from_info", refuse)
+    with pytest.raises(RequestError, match="c2pa rejects the certificate or its key: unusable"):
+        Marking.load("c2pa", certificate=chain.certificate, key=chain.key)
 
 
 @pytest.mark.parametrize(("first_day", "last_day"), [(-30, -1), (1, 30)])

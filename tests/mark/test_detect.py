@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,15 +14,16 @@ from numpy.typing import NDArray
 
 from tests.support.c2pa_chain import write_chain
 from vivace.audio.clip import encode
-from vivace.audio.file_mark import FileMark, Provenance
+from vivace.audio.file_mark import SOURCE_TYPE, FileMark, Provenance
 from vivace.audio.m4b import write_m4b
 from vivace.audio.wav import wav_header
 from vivace.audio.writer import write_audio
 from vivace.cli.main import main
 from vivace.errors import AudioError, RequestError
-from vivace.mark.detect import LIMITS, Detector, describe_tags
+from vivace.mark.detect import LIMITS, Detection, Detector, describe_tags
 from vivace.mark.marking import Marking
 from vivace.mark.read_tags import read_tags
+from vivace.mark.watermark import WatermarkResult
 
 RATE = 24_000
 MARK = FileMark(Provenance(model="Qwen/Tést", voices=("preset", "cloned")))
@@ -49,6 +51,48 @@ def test_metadata_of_m4b_is_found() -> None:
     found = describe_tags(read_tags(file.getvalue()))
     assert found is not None
     assert found["voice"] == "preset, cloned"
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_metadata_in_another_script_is_found(format: str) -> None:
+    mark = FileMark(Provenance(model="模型", voices=("preset",)))  # UTF-16 in ID3
+    found = describe_tags(read_tags(encode(tone(), RATE, format, mark)))
+    assert found is not None
+    assert found["model"] == "模型"
+
+
+def test_tag_behind_a_riff_chunk_of_odd_size_is_found() -> None:
+    artist = b"IART" + struct.pack("<I", 3) + b"me\0" + b"\0"
+    comment = b"ICMT" + struct.pack("<I", 5) + b"yours" + b"\0"
+    body = b"INFO" + artist + comment
+    content = b"RIFF\0\0\0\0WAVE" + b"LIST" + struct.pack("<I", len(body)) + body
+    assert read_tags(content)["comment"] == "yours"
+
+
+def make_box(name: bytes, body: bytes) -> bytes:
+    return struct.pack(">I4s", 8 + len(body), name) + body
+
+
+def make_movie(comment: bytes) -> bytes:
+    item = make_box(b"\xa9cmt", make_box(b"data", bytes(8) + comment))
+    meta = make_box(b"meta", bytes(4) + make_box(b"ilst", item))
+    return make_box(b"moov", make_box(b"udta", meta))
+
+
+FTYP = make_box(b"ftyp", b"M4A ")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        FTYP + make_movie(b"ours"),
+        FTYP + struct.pack(">I4sQ", 1, b"mdat", 16 + 50) + bytes(50) + make_movie(b"ours"),
+        FTYP + bytes(4) + make_movie(b"ours")[4:],  # size 0: to the end of the file
+    ],
+    ids=["plain", "behind a box with a 64-bit size", "in a box without a size"],
+)
+def test_mp4_comment_is_found(content: bytes) -> None:
+    assert read_tags(content)["comment"] == "ours"
 
 
 def test_statement_behind_a_comment_of_another_tool_is_found(tmp_path: Path) -> None:
@@ -85,6 +129,44 @@ def test_watermark_without_its_package_is_reported_as_not_checked(
     assert main(["detect", str(path)]) == 0
     rows = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
     assert ["watermark", "not checked: a package is missing"] in rows
+
+
+@pytest.mark.parametrize(("is_marked", "shown"), [(True, 0.123), (False, None)])
+def test_confidence_is_reported_only_of_a_watermark_that_was_found(
+    is_marked: bool, shown: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Scripted:
+        def detect(self, samples: object, rate: int) -> WatermarkResult:
+            return WatermarkResult(is_marked, 0.12345)
+
+    monkeypatch.setattr("vivace.mark.detect.Watermark.load", Scripted)
+    found = Detector().detect(str(write_audio(tmp_path / "a.wav", tone(), RATE)))
+    assert (found.watermark, found.is_marked) == (shown, is_marked)
+
+
+def test_manifest_without_a_source_type_is_no_mark() -> None:
+    signed = Detection(path="a.wav", manifest={"state": "Valid", "signer": "A camera"})
+    assert not signed.is_marked
+    assert replace(signed, manifest={"source_type": "trainedAlgorithmicMedia"}).is_marked
+
+
+def test_signed_file_with_undecodable_audio_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    action = {"action": "c2pa.created", "digitalSourceType": SOURCE_TYPE}
+    active = {
+        "assertions": [{"label": "c2pa.actions.v2", "data": {"actions": [action]}}],
+        "signature_info": {"issuer": "An operator"},
+    }
+    store = {"active_manifest": "one", "manifests": {"one": active}}
+    monkeypatch.setattr("vivace.mark.detect.read_manifest", lambda *_: store)
+    path = tmp_path / "a.wav"
+    path.write_bytes(b"RIFF\0\0\0\0WAVE")
+    found = Detector().detect(str(path))
+    assert found.is_marked
+    assert found.manifest is not None
+    assert found.manifest["signer"] == "An operator"
+    assert "cannot be decoded" in found.unchecked["watermark"]
 
 
 def test_tagged_file_with_undecodable_audio_is_reported(tmp_path: Path) -> None:

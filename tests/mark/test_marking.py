@@ -127,6 +127,18 @@ def test_marking_without_metadata_writes_no_file_mark() -> None:
     assert NO_MARKING.levels.names == ("none",)
 
 
+def test_file_mark_names_each_kind_of_voice_once() -> None:
+    mark = WATERMARKED.file_mark("a", "preset", "cloned", "preset")
+    assert mark is not None
+    assert mark.provenance.voices == ("preset", "cloned")
+
+
+def test_marking_without_watermark_keeps_the_metadata() -> None:
+    marking = WATERMARKED.without_watermark()
+    assert marking.open_stream(24_000) is None
+    assert marking.levels.names == ("metadata",)
+
+
 def test_model_id_never_contains_a_local_path(tmp_path: Path) -> None:
     snapshot = tmp_path / "models--Qwen--Qwen3-TTS" / "snapshots" / "0123abc"
     assert model_id(snapshot) == "Qwen/Qwen3-TTS"

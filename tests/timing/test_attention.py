@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from tests.support.tiny import Tiny
 from vivace import TTS
@@ -22,7 +23,13 @@ from vivace.timing.attention import TextAttention
 OWN = [11, 12, 13, 14, 15]
 
 
-def prompt_of(tiny: Tiny, layout: TextLayout, num_ref_ids: int, num_ref_frames: int) -> Prompt:
+def prompt_of(
+    tiny: Tiny,
+    layout: TextLayout,
+    num_ref_ids: int,
+    num_ref_frames: int,
+    speaker: NDArray[np.float32] | None = None,
+) -> Prompt:
     config = tiny.model.config
     groups = config.talker_config.num_code_groups
     reference = SpokenReference(
@@ -33,6 +40,7 @@ def prompt_of(tiny: Tiny, layout: TextLayout, num_ref_ids: int, num_ref_frames: 
         OWN,
         role_ids=[1, 2, 3],
         layout=layout,
+        speaker=speaker,
         reference=reference if num_ref_frames else None,
         instruct_ids=[5, 6],
     )
@@ -54,11 +62,16 @@ def test_attention_in_several_reads_matches_one_pass(
     tiny: Callable[[str], Tiny], layout: TextLayout, sizes: list[int]
 ) -> None:
     model = tiny("base").model
-    prompt = prompt_of(tiny("base"), layout, 3, 6)
     rng = np.random.default_rng(0)
+    speaker = rng.normal(size=model.config.talker_config.hidden_size).astype(np.float32)
+    prompt = prompt_of(tiny("base"), layout, 3, 6, speaker)
     codes = rng.integers(0, 8, (sum(sizes), model.config.talker_config.num_code_groups))
     last = model.config.talker_config.num_hidden_layers - 1
-    heads = [Head(0, 1), Head(last, 0)]
+    heads = [
+        Head(0, 1),
+        Head(last, 0),
+        Head(last, model.config.talker_config.num_attention_heads - 1),
+    ]
     reader, parts = TextAttention(model, prompt, heads), []
     for end, size in zip(np.cumsum(sizes), sizes, strict=True):
         parts.append(reader.read(codes[end - size : end], len(OWN)))
@@ -79,6 +92,7 @@ def test_attention_in_several_reads_matches_one_pass(
         x = model.talker.rows(
             torch.tensor(ids[: len(prompt) + len(codes)]),
             torch.from_numpy(np.concatenate([prompt.codes, codes])),
+            torch.from_numpy(speaker),
         )[None]
         model.talker(x, model.talker.rope.span(0, x.shape[1], x), attend)
     rows = slice(len(prompt) - 1, len(prompt) - 1 + len(codes))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from vivace.text.written_words import NO_WORD
 from vivace.timing.head_selector import score
 from vivace.timing.path import LAG, TextPath
 from vivace.timing.words import WINDOWS, IdSpan, WordSpan, WordTimer, find_spans
@@ -149,5 +150,7 @@ def test_find_spans_places_words_in_ids() -> None:
     ids = [(0, 5), (5, 6), (6, 7), (7, 9)]
     numbers = [0] * 7 + [1, 2]  # the word of each character
     assert find_spans(text, numbers, ids) == [IdSpan(0, 0, 1), IdSpan(1, 3, 3.5), IdSpan(2, 3.5, 4)]
+    numbers = [0] * 7 + [NO_WORD, 2]  # a character that belongs to no word
+    assert find_spans(text, numbers, ids) == [IdSpan(0, 0, 1), IdSpan(2, 3.5, 4)]
     # One character with several ids.
     assert find_spans("é", [0], [(0, 1), (0, 1)]) == [IdSpan(0, 0, 2)]

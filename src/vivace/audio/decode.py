@@ -141,7 +141,7 @@ def decode_compressed(content: bytes, limits: AudioLimits) -> Decoded:
         raise
     except (RuntimeError, ValueError, OSError, EOFError) as error:
         raise AudioError(f"cannot be decoded: {_reason(error)}") from error
-    return np.concatenate(blocks or [np.zeros(0, np.float32)]), sample_rate
+    return np.concatenate(blocks), sample_rate
 
 
 def _read_sndfile(content: bytes) -> Iterator[Decoded]:

@@ -96,10 +96,10 @@ class Encoder:
             self._run(lambda: self._writer.close())
         return self._buffer.take()
 
-    def patch(self, file: BinaryIO, start: int = 0) -> None:
-        """After `finish`, correct the bytes in a file where the audio begins at `start`."""
+    def patch(self, file: BinaryIO) -> None:
+        """After `finish`, correct the bytes in a file that begins with the audio."""
         for position, content in self._buffer.patches:
-            file.seek(start + position)
+            file.seek(position)
             file.write(content)
 
     def _run(self, action: Callable[[], Any]) -> Any:

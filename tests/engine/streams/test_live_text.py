@@ -193,6 +193,34 @@ def test_error_of_the_text_iterator_is_raised_after_its_text(
     assert said.texts(tts) == ["Good day"]
 
 
+def test_stream_has_a_last_chunk_before_a_late_error_of_the_text_iterator(
+    load_tts: Callable[[str], TTS], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pieces() -> Iterator[str]:
+        yield from ("Good day.", "[pause 1s]", " ")
+        raise OSError("the line went dead")
+
+    tts = load_tts("custom_voice")
+    stop_after(tts, monkeypatch, 3, once_text_is_in=True)
+    chunks: list[AudioChunk] = []
+    with pytest.raises(OSError, match="went dead"):
+        collect(tts.stream(pieces(), **OPTIONS), chunks)
+    assert [chunk.is_last for chunk in chunks[-2:]] == [False, True]
+    assert chunks[-1].usage is not None
+
+
+def test_each_skipped_part_is_in_one_chunk(
+    load_tts: Callable[[str], TTS], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tts = load_tts("custom_voice")
+    stop_after(tts, monkeypatch, 3, once_text_is_in=True)
+    text = "One.[pause 1s]שלום[pause 1s]Two.[pause 1s]מים[pause 1s]Three."
+    stream = tts.stream(iter(text), **OPTIONS)
+    parts = [part for chunk in stream for part in chunk.skipped]
+    assert parts == list(stream.skipped)
+    assert "".join(parts) == "שלוםמים"
+
+
 def test_utterance_without_letters_is_silence(
     load_tts: Callable[[str], TTS], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -151,7 +151,7 @@ def applied(settings: Settings) -> Iterator[None]:
 
 
 def constant(name: str, value: float) -> object:
-    """The constant of a setting with this value."""
+    """The value of the package's constant for a setting."""
     if name == "share":
         return value
     if name == "turn":

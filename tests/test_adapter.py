@@ -144,7 +144,7 @@ def test_digest_changes_with_any_row_that_lora_changes(tiny: LoadTiny, tmp_path:
 def test_digest_depends_on_names_and_first_rows_without_the_speaker_encoder(
     tiny: LoadTiny, tmp_path: Path
 ) -> None:
-    """Its value is in the files of adapters: another one would refuse them all."""
+    """Adapter files contain the digest. If its value changed, no adapter would load."""
     tensors = {
         "talker.b": torch.arange(6.0).reshape(3, 2),
         "talker.a": torch.ones(4, dtype=torch.bfloat16),

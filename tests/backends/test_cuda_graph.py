@@ -74,7 +74,7 @@ def graph_backend(part: Tiny, max_streams: int = 8, max_frames: int = 320) -> Cu
 
 
 class StubStream:
-    """Notes whether the backend's memory is still there when it is waited for."""
+    """Records at each wait whether the backend's memory still exists."""
 
     def __init__(self, backend: CudaGraphBackend) -> None:
         self._keys = weakref.ref(backend._table.keys)

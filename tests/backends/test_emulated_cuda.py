@@ -175,7 +175,7 @@ def merged(out: Tensor, peak: Tensor, total: Tensor, *, row: int, num_keys: int)
 # -- layers of the codec --------------------------------------------------------------------------
 
 
-# A test removes one statement, with which each of these texts begins.
+# Each text begins with a statement that a test removes.
 WAIT_WINDOWS = "wait(windows_full + 8 * warpgroup, parity);"
 FREE_WINDOWS = "arrive(windows_empty + 8 * warpgroup);"
 WAIT_COPIES = "wait_copies<0>();"

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler
 
 EPS = 1e-6
 SMALL, GATED, SPLIT = WgmmaTiles(64, 24, 3), WgmmaTiles(128, 48, 4), WgmmaTiles(128, 64, 3)
-# A test removes one statement, with which each of these texts begins.
+# Each text begins with a statement that a test removes.
 SYNC = "__syncthreads();\n    if (warp"
 WAIT_FULL = "wait(full + 8 * (i % STAGES), i / STAGES & 1);"
 WAIT_EMPTY = "wait(empty + 8 * (i % STAGES), (i / STAGES - 1) & 1);"

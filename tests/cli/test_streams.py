@@ -89,7 +89,7 @@ def run_without(
 
 
 def test_forked_process_has_the_closed_streams_of_a_new_process() -> None:
-    """Control of `run_without`: the streams are as Python makes them."""
+    """`run_without` gives a command the streams that Python itself would open."""
     code = (
         "import os, sys\n"
         "found = [sys.stdin, sys.stdout, sys.__stdout__, os.path.exists('/proc/self/fd/1')]\n"

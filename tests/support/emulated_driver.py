@@ -1,4 +1,4 @@
-"""The functions of cuda/driver.py that launch kernels, for emulated kernels; checks of results."""
+"""The functions of cuda/driver.py for emulated kernels, and checks of their results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class EmulatedModule:
 
 
 class EmulatedDriver:
-    """Launches emulated kernels; `load` gives the module of a code."""
+    """Launches emulated kernels. `load` returns the module of compiled code."""
 
     def __init__(self, load: Callable[[bytes], EmulatedModule]) -> None:
         self.Module = load

@@ -100,12 +100,12 @@ class Driver:
             self.wait(lambda: self.status in ("Ready", "Live: type, and it is spoken."))
 
     def on(self, event: str, listener: Callable[..., object]) -> None:
-        """Call `listener` for an event of the tab until `renew`."""
+        """Call `listener` for an event of the tab, until `renew` is called."""
         self.tab.on(event, listener)
         self.listeners.append((event, listener))
 
     def run_first(self, script: str) -> None:
-        """Run a script before those of every page that is opened until `renew`."""
+        """Run a script before the scripts of each page, until `renew` is called."""
         added = self.devtools.send("Page.addScriptToEvaluateOnNewDocument", {"source": script})
         self.scripts.append(added["identifier"])
 

@@ -170,7 +170,7 @@ def is_answer(client: httpx.Client, url: str, status: int) -> bool:
 
 
 def get_quickly(connection: HTTPConnection, path: str) -> int:
-    """The status of a response; a tenth of the cost of httpx."""
+    """Status code of a GET request, with a tenth of the CPU time that httpx takes."""
     connection.request("GET", path)
     with connection.getresponse() as answer:
         answer.read()

@@ -122,11 +122,9 @@ class CudaGraphBackend:
 
     def __del__(self) -> None:
         """Wait for frames that are still queued: they write to memory that is freed after this."""
-        for name in ("graphs", "codec_graphs"):
-            pool: GraphPool | None = vars(self).get(name)
-            with suppress(RuntimeError):  # after an error of the device
-                if pool is not None:
-                    pool.wait()
+        with suppress(AttributeError):  # the constructor has failed
+            for pool in (self.graphs, self.codec_graphs):
+                pool.wait()
 
     def _open_graph_pools(self, is_capturing: bool) -> tuple[GraphPool, GraphPool]:
         """The graphs of frames, and the graphs of the codec."""

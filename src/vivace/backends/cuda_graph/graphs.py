@@ -55,9 +55,10 @@ class GraphPool:
         return torch.cuda.stream(self.stream) if self.stream is not None else nullcontext()
 
     def wait(self) -> None:
-        """Wait for all work that is queued."""
+        """Wait for all work that is queued, unless the device has failed."""
         if self.stream is not None:
-            self.stream.synchronize()
+            with suppress(RuntimeError):
+                self.stream.synchronize()
 
     def follow(self, other: GraphPool) -> None:
         """Run work queued later only after all work that is now queued in `other`."""
@@ -71,7 +72,7 @@ class GraphPool:
             if self._noted is not None:
                 self._noted[key] = lambda: self._run_parked(work, park)
                 return _do_nothing
-            if self._is_capturing:  # kernels are loaded and first run while nothing else runs
+            if self._is_capturing:  # load and first run kernels when no queued work is left
                 torch.cuda.synchronize()
             if self._compile is not None and key not in self._compiled:
                 self._compile([lambda: self._run_parked(work, park)])

@@ -232,7 +232,7 @@ def is_capitalised(token: Token | None) -> bool:
 
 
 def is_after_name(reader: TokenReader) -> bool:
-    """Whether a word that looks like a name stands before, and no sign between."""
+    """Whether a word that looks like a name directly precedes the current word."""
     return reader.before is not None and reader.before.is_open and is_capitalised(reader.before)
 
 

@@ -91,7 +91,7 @@ def _is_direction(reader: TokenReader) -> bool:
 
 
 def _is_after_route(reader: TokenReader) -> bool:
-    """Whether the number of a road stands before: `I-90`, `SR 520`."""
+    """Whether the number of a road precedes the current word: `I-90`, `SR 520`."""
     before, earlier = reader.before, reader.earlier
     if before is None or before.trail not in ("", "."):
         return False

@@ -70,7 +70,7 @@ def read_formula(reader: TokenReader, token: Token) -> Reading | None:
 
 
 def read_bounds(reader: TokenReader, token: Token) -> Reading | None:
-    """A sum, an integral or a limit with its bounds; `dy/dx`; `e^(-x²)`."""
+    """Read sums, integrals and limits with bounds, derivatives (`dy/dx`), powers (`e^(-x²)`)."""
     text = token.text.rstrip(_PUNCTUATION)
     if found := _DERIVATIVE.fullmatch(text):
         return Reading(_read_derivative(found), lead="", trail=token.text[len(text) :])

@@ -54,7 +54,7 @@ def read_power(reader: TokenReader, token: Token) -> Reading | None:
 
 
 def _is_after_quantity(reader: TokenReader) -> bool:
-    """Whether a number or a unit stands before: `10 s⁻¹`, `6×10²³ mol⁻¹`, `m s⁻¹`."""
+    """Whether a number or a unit precedes the word: `10 s⁻¹`, `6×10²³ mol⁻¹`, `m s⁻¹`."""
     before = reader.before
     if before is None or not before.is_open:
         return False

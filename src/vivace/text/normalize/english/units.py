@@ -108,7 +108,7 @@ def read_number(reader: TokenReader, token: Token) -> Reading | None:
 
 
 def _say_minor(digits: str) -> str:
-    """`10` of Python 3.10 as "ten", `04` of Ubuntu 24.04 as "oh four"."""
+    """Words of a minor version: `10` of `3.10` as "ten", `04` of `24.04` as "oh four"."""
     return short_year(digits) if digits[0] == "0" else cardinal(int(digits))
 
 

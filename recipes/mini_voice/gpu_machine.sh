@@ -10,7 +10,7 @@ share_gpu() { # under MPS a dozen processes use the GPU at the same time; files 
   command -v nvidia-cuda-mps-control > /dev/null || return
   export CUDA_MPS_PIPE_DIRECTORY=$1/mps CUDA_MPS_LOG_DIRECTORY=$1/mps
   mkdir -p "$1/mps"
-  nvidia-cuda-mps-control -d
+  setsid nvidia-cuda-mps-control -d # its own session: it outlives the call
   timeout 30 "$python" -c "import torch; torch.ones(1, device='cuda')" && return
   echo quit | timeout 5 nvidia-cuda-mps-control
   unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY

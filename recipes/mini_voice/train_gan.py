@@ -199,9 +199,13 @@ class Stage:
         balance = {"norms": self.norms, "reach": self.reach}
         torch.save({**states, **balance, "number": number}, path)
 
+    def write_decoder(self, out: Path) -> None:
+        """Write the averaged decoder."""
+        save_half(out / "decoder.safetensors", self.average.state_dict())
+
     def write(self, out: Path) -> None:
         """Write the averaged decoder, the discriminators and the listener."""
-        save_half(out / "decoder.safetensors", self.average.state_dict())
+        self.write_decoder(out)
         save_half(out / "discriminators.safetensors", self.judges.state_dict())
         save_half(out / "listener.safetensors", self.listener.state_dict())
 
@@ -248,8 +252,12 @@ def write_samples(store: Store, decoder: CodecDecoder, path: Path) -> None:
 def run(
     settings: SimpleNamespace, store: Store, log: Log, out: Path, decoder: CodecDecoder, *,
     until: float, use_graph: bool = True, resume: Path | None = None,
+    keep_every: float | None = None,
 ) -> None:  # fmt: skip
-    """Train and save within `until` seconds after the program's start."""
+    """Train and save within `until` seconds after the program's start.
+
+    With `keep_every`, also write the decoder to a new folder in `out`/kept after each such time.
+    """
     begin_stage()
     use_fast_snake()
     config = settings.train_gan
@@ -275,7 +283,8 @@ def run(
     step = fast_step(
         stage, lambda: Step("gan", stage.step, stage.reset, modules, use_graph=use_graph)
     )
-    first, marked, mark, timer = number, number, box.elapsed, Timer(SAVE_EVERY_S)
+    first, marked, mark = number, number, box.elapsed
+    saving, keeping = Timer(SAVE_EVERY_S), Timer(keep_every or float("inf"))
     while (progress := box.progress) < 1:
         scale = late_decay(progress, config.final_lr, config.decay_from)
         set_lr(stage.optimizer, config.lr * scale * min(1.0, (number + 1) / config.warmup_steps))
@@ -292,8 +301,10 @@ def run(
             log("gan", step=number, ms=rate, hours=store.hours, reach=str(reach), **values)
         if number % config.measure_every == 0:
             stage.measure()
-        if timer.is_due():
+        if saving.is_due():
             stage.write(out)
+        if keeping.is_due():
+            stage.write_decoder(out / "kept" / f"{number:07d}")
     stage.write(out)
     log(
         "gan",
@@ -309,6 +320,8 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--until", type=float, help="time limit in seconds, with saving")
     options.add_argument("--as-read", action="store_true", help="use existing shards only")
+    options.add_argument("--keep-every", type=float, metavar="SECONDS",
+                         help="keep a decoder of each such time")  # fmt: skip
     args = options.parse_args()
     settings = load_settings(args.smoke, args.set)
     synthesis = None if args.as_read else start_synthesis(args)
@@ -322,7 +335,7 @@ def main() -> None:
     load_half(args.resume / "decoder.safetensors", decoder)
     run(
         settings, store, log, args.out, decoder, until=args.until or settings.train_gan.seconds,
-        use_graph=not args.no_graph, resume=args.resume,
+        use_graph=not args.no_graph, resume=args.resume, keep_every=args.keep_every,
     )  # fmt: skip
     if synthesis is not None:
         synthesis.wait()

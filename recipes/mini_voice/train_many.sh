@@ -8,9 +8,12 @@
 # codec:   synthesizes with Kokoro on the GPU. Meanwhile trains encoder, codebooks and decoder of all
 #          speakers, from the codec in CARRY. Then encodes all lines.
 # decoder: trains the decoder with discriminators; mean/ is the mean of the decoders of the last
-#          minutes. Meanwhile trains the speaker encoder and encodes further lines of the first speaker.
-# talker:  trains talker and predictor for presets and speaker vectors, from the talker in CARRY.
-#          Meanwhile trains the codec's encoder in the released layout for ENCODER seconds (300).
+#          minutes. Meanwhile trains the speaker encoder, encodes further lines of the first speaker,
+#          and begins with the talker. With GAN=N, the decoder is trained for N seconds, which may
+#          end in the part `talker`.
+# talker:  trains talker and predictor for presets and speaker vectors, from the talker in CARRY or of
+#          the part before. Meanwhile trains the codec's encoder in the released layout for ENCODER
+#          seconds (300; 0: not at all).
 # check:   runs `codec`, `decoder` and `talker` for SECONDS each, with generated files in FOLDER.
 #
 # `pack_many.sh unpack` writes the input folder CARRY. On the same machine, a part reads the results of
@@ -135,20 +138,44 @@ train_codec_part() {
   tar czf "$out/codec.tgz" -C "$work" codec/{utterances.npz,log.jsonl}
 }
 
-keep_decoders() { # a copy of the decoder after every minute; `train_gan` writes its averages
-  local number=10
-  rm -rf "$work/kept" "$work/mean"
-  while sleep "${KEEP_S:-60}"; do
-    cmp -s "$work/codec/decoder.safetensors" "$work/kept/$number/decoder.safetensors" && continue
-    mkdir -p "$work/kept/$((++number))" && cp "$work/codec/decoder.safetensors" "$work/kept/$number/"
-  done
+start_gan() { # for $1 seconds, in its own session, so that it outlives the call
+  rm -rf "$work/codec/kept" "$work/mean"
+  setsid nohup timeout -k 5 $(($1 + 30)) "$python" -m recipes.mini_voice.train_gan "${common[@]}" --as-read \
+    --resume "$work/codec" --out "$work/codec" --keep-every "${KEEP_S:-60}" --until "$1" \
+    > "$work/gan.log" 2>&1 < /dev/null &
+  echo $! > "$work/gan.pid"
 }
 
-average_kept() { # the last decoder and three of the minutes before; the first one is of the codec stage
-  local kept=("$work"/kept/*)
+gan_runs() { [ -f "$work/gan.pid" ] && kill -0 "$(cat "$work/gan.pid")" 2> /dev/null; }
+
+wait_for_gan() {
+  while gan_runs && [ "$(left 10)" -gt 0 ]; do sleep 0.2; done
+}
+
+average_kept() { # the last decoder and three of the minutes before
+  local kept=("$work"/codec/kept/*)
   [ ${#kept[@]} -ge 4 ] || { echo "no mean of ${#kept[@]} decoders"; return; }
   stage average_decoders 30 "$work/codec" "${kept[@]: -3}" --out "$work/mean" &&
     mkdir -p "$out/mean" && cp "$work/mean/decoder.safetensors" "$out/mean/"
+}
+
+write_decoder() { # the decoder as it is now
+  grep -v "MiB$" "$work/gan.log" | tail -n 6
+  average_kept > "$work/mean.log" 2>&1 || tail -n 5 "$work/mean.log"
+  cp "$work"/codec/{decoder,discriminators,listener}.safetensors "$out/"
+}
+
+train_talker() { # codes in $1, from the talker in $2, until $3 seconds before the end; further options
+  rm -f "$work"/talker/{stop,done}
+  stage train_talker "$(left 0)" --set "train_talker.codes=\"$1\"" --set "train_talker.lr=${LR:-1e-3}" \
+    --resume "$2" --out "$work/talker" --until "$(left "$3")" "${@:4}"
+}
+
+begin_talker() { # with the codes that there are, when the processes $1 and $2 have ended
+  while kill -0 "$1" 2> /dev/null || kill -0 "$2" 2> /dev/null; do sleep 0.2; done
+  [ -f "$work/speakers/speakers.npz" ] && [ "$(left $((2 * margin)))" -gt 5 ] || return
+  # Its learning rate stays high, because the next part continues.
+  train_talker "$work/codec" "$work/known" "$margin" --set train_talker.final_lr=0.3
 }
 
 train_decoder_part() {
@@ -157,7 +184,8 @@ train_decoder_part() {
   share_gpu "$work"
   synthesize "${READ:-120}"
   [ -f "$work/read0.pid" ] && kill "$(cat "$work/read0.pid")" 2> /dev/null # the rest is read by more_codes
-  say "leads, speaker encoder and codes of further lines, beside the decoder"
+  say "leads, speaker encoder, codes of further lines and talker, beside the decoder"
+  start_gan "${GAN:-$(left $margin)}"
   stage leads "$(left 40)" --resume "$work/codec" --out "$work/codec" > "$work/leads.log" 2>&1 &
   local leads=$!
   local from=() # the encoder of an earlier run
@@ -168,22 +196,24 @@ train_decoder_part() {
     "${common[@]}" --set "data.num_workers=${MORE_WORKERS:-12}" --resume "$work/codec" --out "$work/all" \
     --seconds "$(left "${MORE_BEFORE_END:-60}")" > "$work/more.log" 2>&1 &
   local more=$!
-  keep_decoders > /dev/null 2>&1 &
-  local keeping=$!
-  stage train_gan "$(left 0)" --as-read --resume "$work/codec" --out "$work/codec" --until "$(left $margin)" 2>&1 |
-    tee "$work/gan.log" | grep -v "MiB$" | tail -n 8
-  kill $keeping
-  average_kept > "$work/mean.log" 2>&1 || tail -n 5 "$work/mean.log"
+  begin_talker $leads $speakers > "$work/talker.log" 2>&1 &
+  local talker=$!
   wait $leads || tail -n 5 "$work/leads.log"
   wait $speakers || tail -n 20 "$work/speakers.log"
   wait $more || tail -n 20 "$work/more.log"
+  wait $talker || tail -n 20 "$work/talker.log"
   tail -n 2 "$work/speakers.log" "$work/more.log"
-  cp "$work"/codec/{decoder,discriminators,listener}.safetensors "$work/speakers/speaker_encoder.safetensors" "$out/"
+  grep -v "MiB$" "$work/talker.log" | tail -n 6
+  [ -n "${GAN:-}" ] || wait_for_gan
+  write_decoder
+  cp "$work/speakers/speaker_encoder.safetensors" "$out/"
+  cp "$work"/talker/talker_?.safetensors "$out/" 2> /dev/null
   tar czf "$out/decoder.tgz" -C "$work" codec/{leads.npy,log.jsonl} speakers/{speakers.npz,speakers.jsonl}
 }
 
 train_encoder() { # for ENCODER seconds, less the time that reading the audio and judging may take
   local wanted=${ENCODER:-300} most # `left` reads `seconds`
+  [ "$wanted" -gt 0 ] || return 0
   most=$(left $((4 * margin)))
   [ "$most" -ge 5 ] || { echo "no time for the encoder"; return 1; }
   stage train_encoder "$(left 5)" --seconds $((wanted < most ? wanted : most)) \
@@ -194,24 +224,32 @@ train_talker_part() {
   import_known || return 1
   from_carry
   local from=$work/known codes=$work/codec
-  [ -f "$work/talker/talker_b.safetensors" ] && from=$work/talker # an earlier call was interrupted
+  # Of the part before, or of an earlier call that was interrupted.
+  cp -n "$carry"/made/talker_{a,b}.safetensors "$work/talker/" 2> /dev/null
+  [ -f "$work/talker/talker_b.safetensors" ] && from=$work/talker
   [ -f "$work/all/utterances.npz" ] && codes=$work/all && cp "$work/codec/leads.npy" "$work/all/"
-  rm -f "$work"/talker/{stop,done}
   cp -n "$carry/made/codec_encoder.safetensors" "$work/encoder/" 2> /dev/null # of an earlier call
   share_gpu "$work"
+  if gan_runs; then
+    say "the decoder is still trained"
+  elif [ -f "$work/gan.log" ] && ! grep -q "^stage=done" "$work/gan.log"; then
+    say "the training of the decoder was ended; it continues"
+    start_gan "$(left $margin)"
+  fi
   say "talker, codes in $codes; beside it the encoder"
   train_encoder > "$work/encoder.log" 2>&1 &
   local encoder=$!
   (while sleep 60; do cp "$work"/talker/talker_?.safetensors "$work"/encoder/codec_encoder.safetensors "$out/"; done) > /dev/null 2>&1 & # should the call be cut off
   local copying=$!
-  stage train_talker "$(left 0)" --set "train_talker.codes=\"$codes\"" --set "train_talker.lr=${LR:-1e-3}" \
-    --resume "$from" --out "$work/talker" --until "$(left $margin)" 2>&1 | tee "$work/talker.log" | grep -v "MiB$" | tail -n 8
+  train_talker "$codes" "$from" "$margin" 2>&1 | tee "$work/talker.log" | grep -v "MiB$" | tail -n 8
   kill $copying
   local status=0 shown=2
   cp "$work"/talker/talker_?.safetensors "$out/" || { tail -n 30 "$work/talker.log"; status=1; }
   wait $encoder || shown=20
   tail -n $shown "$work/encoder.log"
   cp "$work/encoder/codec_encoder.safetensors" "$out/" || say "the encoder was not trained"
+  wait_for_gan
+  [ ! -f "$work/gan.log" ] || write_decoder
   tar czf "$out/talker.tgz" -C "$work" talker/log.jsonl encoder.log
   return $status
 }

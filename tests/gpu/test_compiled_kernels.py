@@ -1,8 +1,11 @@
-"""Compiled kernels: rounding and shared memory. Needs Triton, but no GPU."""
+"""Compiled kernels: rounding, shared memory and prefetches. Needs Triton, but no GPU."""
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -149,3 +152,44 @@ def test_split_products_copy_tiles_and_fit_shared_memory(
     assert found.metadata.shared <= 2**10 * 227
     assert "cp.async.bulk.tensor" in found.asm["ptx"]
     assert "wgmma" in found.asm["ptx"]
+
+
+PREFETCHED = """
+import numpy as np
+import torch
+from triton import language as tl
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+from vivace.backends.cuda_graph.layers import product_kernels
+
+NUM_COLUMNS, DEPTH, LINE_BYTES = 64, 768, 128
+addresses = []
+
+def prefetch(builder, code, constraints, values, *rest):
+    addresses.extend(values[0].data.ravel().tolist())
+    handle = TensorHandle(np.zeros(values[0].data.shape, np.int32), tl.int32)
+    handle.get_result = lambda number: handle
+    return handle
+
+InterpreterBuilder.create_inline_asm = prefetch
+product_kernels.gdc_wait = product_kernels.gdc_launch_dependents = lambda: None
+product_kernels.range = lambda *bounds: ()  # no products, only prefetches
+x, weight = (torch.zeros(n, DEPTH, dtype=torch.bfloat16) for n in (16, NUM_COLUMNS))
+product_kernels.split_linear_kernel[1, 1, 4](
+    x, weight, torch.empty(4, len(x), NUM_COLUMNS), None, None, len(x), NUM_COLUMNS, DEPTH, DEPTH,
+    GROUP=256, BLOCK_M=16, BLOCK_N=NUM_COLUMNS, BLOCK_K=64, DEPTH=1024, OVERLAPS=True,
+)
+begin = weight.data_ptr()
+lines = set(range(begin, begin + weight.nbytes, LINE_BYTES))
+print(len(lines - set(addresses)), len(set(addresses) - lines))
+"""
+
+
+def test_split_products_prefetch_every_line_of_their_weight_and_none_beyond_it() -> None:
+    """With a depth that is no power of two, in Triton's interpreter."""
+    command = [sys.executable, "-c", PREFETCHED]
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=120
+    )
+    assert done.stdout.split() == ["0", "0"]

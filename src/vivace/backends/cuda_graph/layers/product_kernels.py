@@ -37,9 +37,12 @@ def wait_for_last(OVERLAPS: tl.constexpr, IS_EARLY: tl.constexpr = False):
 
 
 @triton.jit
-def _fetch_ahead(rows, size, LINES: tl.constexpr, STRIDE: tl.constexpr = LINE):
-    """Prefetch weight rows into L2 before the wait: they do not depend on earlier kernels."""
-    k = tl.minimum(tl.arange(0, LINES) * STRIDE, size - LINE)
+def _fetch_ahead(rows, size, LINES: tl.constexpr, STRIDE: tl.constexpr = LINE, first=0):
+    """Prefetch weight rows into L2 before the wait: they do not depend on earlier kernels.
+
+    The lines begin at number `first` of each row and are `STRIDE` apart.
+    """
+    k = tl.minimum(first + tl.arange(0, LINES) * STRIDE, size - LINE)
     at = (rows[:, None] + k[None, :]).to(tl.int64)
     tl.inline_asm_elementwise(
         "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [at],
@@ -218,7 +221,7 @@ def split_linear_kernel(
     within = part * size + j // size * GROUP + j % size
     w_rows = weight + n.to(tl.int64) * k_size
     if OVERLAPS and size == LINE:
-        _fetch_ahead(w_rows + part * size, k_size, DEPTH // GROUP, GROUP)
+        _fetch_ahead(w_rows, k_size, DEPTH // GROUP, GROUP, part * size)
     wait_for_last(OVERLAPS)
     is_row = (m < num_rows)[:, None]
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)

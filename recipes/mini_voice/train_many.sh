@@ -9,11 +9,14 @@
 #          speakers, from the codec in CARRY. Then encodes all lines.
 # decoder: trains the decoder with discriminators; mean/ is the mean of the decoders of the last
 #          minutes. Meanwhile trains the speaker encoder, encodes further lines of the first speaker,
-#          and begins with the talker. With GAN=N, the decoder is trained for N seconds, which may
-#          end in the part `talker`.
+#          and begins with the talker (not with EARLY_TALKER=0). With GAN=N, the decoder is trained
+#          for N seconds, which may end in the part `talker`.
 # talker:  trains talker and predictor for presets and speaker vectors, from the talker in CARRY or of
 #          the part before. Meanwhile trains the codec's encoder in the released layout for ENCODER
 #          seconds (300; 0: not at all).
+# With CLONING=0, there are no training voices, no speaker loss and no speaker encoder: the voice has
+# the presets alone.
+#
 # check:   runs `codec`, `decoder` and `talker` for SECONDS each, with generated files in FOLDER.
 #
 # `pack_many.sh unpack` writes the input folder CARRY. On the same machine, a part reads the results of
@@ -27,7 +30,7 @@ readers=${READERS:-10} heart_workers=${HEART_WORKERS:-14}
 source "$(dirname "${BASH_SOURCE[0]}")/gpu_machine.sh"
 export OMP_NUM_THREADS=1
 left() { echo $((seconds - $(now) - $1)); } # seconds until $1 before the end
-books=${BOOKS:-8} margin=${MARGIN:-25} # seconds at the end of a part, to write its files
+cloning=${CLONING:-1} books=${BOOKS:-8} margin=${MARGIN:-25} # seconds at the end of a part, to write its files
 
 if [ "$part" = check ]; then
   export WORK="$carry/work" OUT="$carry/out" MARGIN=4 KEEP_S=2 CODEC=8 SPEAKERS=3 ENCODER=5 READ=10 MORE_BEFORE_END=10
@@ -44,7 +47,9 @@ rm -rf "$work/tree.$part" && mkdir "$work/tree.$part"
 cp -r src recipes "$work/tree.$part" && cd "$work/tree.$part" || exit 2 # the checkout may be replaced meanwhile
 gunzip -c "$carry/lines.txt.gz" > "$work/lines.txt"
 [ -f "$carry/rare.txt.gz" ] && gunzip -c "$carry/rare.txt.gz" > "$work/rare.txt"
-common=(--set 'data.speakers=["heart", "michael", "training_voices"]' --set "codec.num_quantizers=$books"
+speakers='["heart", "michael"]' by_kokoro=(1) # indices of the speakers that Kokoro reads
+[ "$cloning" = 0 ] || { speakers='["heart", "michael", "training_voices"]' by_kokoro=(1 2); }
+common=(--set "data.speakers=$speakers" --set "codec.num_quantizers=$books"
   --set "data.max_lines=0" --set "data.num_lines_other=${OTHERS:-9000}"
   --set "data.lines=\"$work/lines.txt\"" --set "data.rare=\"$work/rare.txt\""
   --set "data.shards=\"$work/shards\"" --set "data.teacher=\"$carry/hibari\""
@@ -52,10 +57,13 @@ common=(--set 'data.speakers=["heart", "michael", "training_voices"]' --set "cod
   --set "data.kokoro=\"$carry/kokoro/kokoro_durations.onnx\"" --set "data.styles=\"$carry/kokoro\""
   --set "data.voices=\"$carry/kokoro/voices.npz\"" --set "train_speakers.network=\"$carry/eres2net\""
   --set "train_gan.codes=\"$work/codec\"" --set "train_gan.state=\"$work/codec/state.pt\""
-  --set train_talker.num_samples=0 --set "train_talker.speakers=\"$work/speakers/speakers.npz\"")
-# ERes2Net's vectors as a loss. At the weights its gradient is about 14 times that of the mel loss.
-[ -d "$carry/eres2net" ] && common+=(--set "train_codec.speaker_weight=${SPEAKER_WEIGHT:-0.05}"
-  --set "train_gan.speaker_weight=${SPEAKER_SHARE:-0.3}")
+  --set train_talker.num_samples=0)
+if [ "$cloning" != 0 ]; then
+  common+=(--set "train_talker.speakers=\"$work/speakers/speakers.npz\"")
+  # ERes2Net's vectors as a loss. At the weights its gradient is about 14 times that of the mel loss.
+  [ -d "$carry/eres2net" ] && common+=(--set "train_codec.speaker_weight=${SPEAKER_WEIGHT:-0.05}"
+    --set "train_gan.speaker_weight=${SPEAKER_SHARE:-0.3}")
+fi
 [ -n "$smoke" ] && common+=(--smoke)
 # The codec loses most words at the start of an utterance.
 [ -n "$smoke" ] || common+=(--set train_codec.num_starts=16)
@@ -82,7 +90,7 @@ from_carry() { # what earlier parts wrote, on a new machine
     [ -f "$work/codec/$name.npy" ] || cp "$carry/made/$name.npy" "$work/codec/"
   done
   [ -f "$work/codec/utterances.npz" ] || tar xzf "$carry/made/codec.tgz" -C "$work"
-  [ "$part" != talker ] || [ -f "$work/speakers/speakers.npz" ] || # after codec.tgz: newer
+  [ "$part" != talker ] || [ -f "$work/codec/leads.npy" ] || # after codec.tgz: newer
     tar xzf "$carry/made/decoder.tgz" -C "$work"
 }
 
@@ -95,23 +103,40 @@ read_heart() { # on the cores that nothing else uses; in its own session, so tha
 
 shards() { grep -c "^shard" "$work/read$1.log"; } # of a speaker, so far
 
+has_first_shards() { # of every speaker of Kokoro: enough of them, or all
+  for speaker in "${by_kokoro[@]}"; do
+    [ "$(shards $speaker)" -ge "${FIRST_SHARDS:-16}" ] || grep -q "^synthesis" "$work/read$speaker.log" || return 1
+  done
+}
+
+kokoro_fails() {
+  for speaker in "${by_kokoro[@]}"; do
+    [ "$(shards $speaker)" = 0 ] && return
+    grep -q "without the GPU" "$work/read$speaker.log" && return
+  done
+  return 1
+}
+
 synthesize() { # for $1 seconds beside the training; existing shards are kept
   [ -f "$work/shards/read" ] && return
   say "synthesis"
   rm -f "$work"/shards/stop*
   read_heart
-  touch "$work"/read{1,2}.log
-  stage synthesize "$(left 0)" --set "data.num_workers=2" --only 1 > "$work/read1.log" 2>&1 &
-  stage synthesize "$(left 0)" --set "data.num_workers=$readers" --only 2 > "$work/read2.log" 2>&1 &
-  local training=$!
+  for speaker in "${by_kokoro[@]}"; do touch "$work/read$speaker.log"; done
+  local workers training
+  for speaker in "${by_kokoro[@]}"; do # two processes for the first one if there is another
+    workers=$readers
+    [ $speaker = "${by_kokoro[-1]}" ] || workers=2
+    stage synthesize "$(left 0)" --set "data.num_workers=$workers" --only $speaker > "$work/read$speaker.log" 2>&1 &
+    training=$!
+  done
   for _ in $(seq "${FIRST_SHARDS_S:-60}"); do
-    [ "$(shards 1)" -ge "${FIRST_SHARDS:-16}" ] && [ "$(shards 2)" -ge "${FIRST_SHARDS:-16}" ] && break
-    grep -q "^synthesis" "$work/read1.log" && grep -q "^synthesis" "$work/read2.log" && break
+    has_first_shards && break
     sleep 1
   done
-  if [ "$(shards 1)" = 0 ] || [ "$(shards 2)" = 0 ] || grep -q "without the GPU" "$work"/read[12].log; then
+  if kokoro_fails; then
     say "Kokoro does not read:"
-    tail -n 15 "$work"/read[12].log
+    for speaker in "${by_kokoro[@]}"; do tail -n 15 "$work/read$speaker.log"; done
     touch "$work/shards/stop"
     kill $(jobs -p)
     exit 3
@@ -121,7 +146,7 @@ synthesize() { # for $1 seconds beside the training; existing shards are kept
       kill -0 $training 2> /dev/null || break
       sleep 1
     done
-    touch "$work"/shards/{stop.1,stop.2,read}
+    touch "${by_kokoro[@]/#/$work/shards/stop.}" "$work/shards/read"
   ) &
 }
 
@@ -133,7 +158,7 @@ train_codec_part() {
   stage train_all_codec "$(left 0)" --as-read --wait 5 --codec-only --resume "$work/known" --out "$work/codec" \
     --codec-seconds "${CODEC:-$(left $((margin + 25)))}" 2>&1 | tee "$work/codec.log" | grep -v "MiB$" | tail -n 12
   [ -f "$work/codec/utterances.npz" ] || { tail -n 30 "$work/codec.log"; return 1; }
-  say "$(shards 2) shards of the training voices, $(shards 1) of michael, $(shards 0) of heart"
+  for speaker in 0 "${by_kokoro[@]}"; do say "$(shards $speaker) shards of speaker $speaker"; done
   cp "$work"/codec/{encoder,decoder}.safetensors "$work"/codec/codes_?.npy "$out/"
   tar czf "$out/codec.tgz" -C "$work" codec/{utterances.npz,log.jsonl}
 }
@@ -171,9 +196,12 @@ train_talker() { # codes in $1, from the talker in $2, until $3 seconds before t
     --resume "$2" --out "$work/talker" --until "$(left "$3")" "${@:4}"
 }
 
-begin_talker() { # with the codes that there are, when the processes $1 and $2 have ended
-  while kill -0 "$1" 2> /dev/null || kill -0 "$2" 2> /dev/null; do sleep 0.2; done
-  [ -f "$work/speakers/speakers.npz" ] && [ "$(left $((2 * margin)))" -gt 5 ] || return
+begin_talker() { # with the codes that there are, when the processes have ended
+  for process in "$@"; do
+    while kill -0 "$process" 2> /dev/null; do sleep 0.2; done
+  done
+  [ "$cloning" = 0 ] || [ -f "$work/speakers/speakers.npz" ] || return
+  [ "$(left $((2 * margin)))" -gt 5 ] || return
   # Its learning rate stays high, because the next part continues.
   train_talker "$work/codec" "$work/known" "$margin" --set train_talker.final_lr=0.3
 }
@@ -187,28 +215,32 @@ train_decoder_part() {
   say "leads, speaker encoder, codes of further lines and talker, beside the decoder"
   start_gan "${GAN:-$(left $margin)}"
   stage leads "$(left 40)" --resume "$work/codec" --out "$work/codec" > "$work/leads.log" 2>&1 &
-  local leads=$!
-  local from=() # the encoder of an earlier run
-  [ -f "$carry/speaker_encoder.safetensors" ] && from=(--resume "$carry")
-  stage train_speakers "$(left 40)" --seconds "${SPEAKERS:-120}" "${from[@]}" --out "$work/speakers" > "$work/speakers.log" 2>&1 &
-  local speakers=$!
+  local beside=($!) talker=
+  if [ "$cloning" != 0 ]; then
+    local from=() # the encoder of an earlier run
+    [ -f "$carry/speaker_encoder.safetensors" ] && from=(--resume "$carry")
+    stage train_speakers "$(left 40)" --seconds "${SPEAKERS:-120}" "${from[@]}" --out "$work/speakers" > "$work/speakers.log" 2>&1 &
+    beside+=($!)
+  fi
+  if [ "${EARLY_TALKER:-1}" != 0 ]; then
+    begin_talker "${beside[@]}" > "$work/talker.log" 2>&1 &
+    talker=$!
+  fi
   nice -n 10 timeout -k 5 $(($(left 5) > 10 ? $(left 5) : 10)) "$python" -m recipes.mini_voice.more_codes \
     "${common[@]}" --set "data.num_workers=${MORE_WORKERS:-12}" --resume "$work/codec" --out "$work/all" \
     --seconds "$(left "${MORE_BEFORE_END:-60}")" > "$work/more.log" 2>&1 &
-  local more=$!
-  begin_talker $leads $speakers > "$work/talker.log" 2>&1 &
-  local talker=$!
-  wait $leads || tail -n 5 "$work/leads.log"
-  wait $speakers || tail -n 20 "$work/speakers.log"
-  wait $more || tail -n 20 "$work/more.log"
-  wait $talker || tail -n 20 "$work/talker.log"
-  tail -n 2 "$work/speakers.log" "$work/more.log"
-  grep -v "MiB$" "$work/talker.log" | tail -n 6
+  beside+=($! $talker)
+  local shown=4
+  for process in "${beside[@]}"; do wait $process || shown=20; done
+  for name in leads speakers more talker; do
+    [ -f "$work/$name.log" ] && say "$name" && grep -v "MiB$" "$work/$name.log" | tail -n $shown
+  done
   [ -n "${GAN:-}" ] || wait_for_gan
   write_decoder
-  cp "$work/speakers/speaker_encoder.safetensors" "$out/"
   cp "$work"/talker/talker_?.safetensors "$out/" 2> /dev/null
-  tar czf "$out/decoder.tgz" -C "$work" codec/{leads.npy,log.jsonl} speakers/{speakers.npz,speakers.jsonl}
+  local files=(codec/{leads.npy,log.jsonl})
+  [ "$cloning" = 0 ] || { cp "$work/speakers/speaker_encoder.safetensors" "$out/"; files+=(speakers/{speakers.npz,speakers.jsonl}); }
+  tar czf "$out/decoder.tgz" -C "$work" "${files[@]}"
 }
 
 train_encoder() { # for ENCODER seconds, less the time that reading the audio and judging may take

@@ -305,6 +305,20 @@ def test_decoder_may_be_trained_into_the_next_part(tmp_path: Path) -> None:
     assert len([call for call in calls if "mini_voice.train_gan" in call]) == 1
 
 
+def test_without_cloning_presets_are_trained_alone(tmp_path: Path) -> None:
+    (tmp_path / "carry" / "eres2net").mkdir(parents=True)
+    for part in ("codec", "decoder", "talker"):
+        status, back, calls = sit(tmp_path, part, CLONING="0", EARLY_TALKER="0", ENCODER="0")
+        assert status == 0
+    assert back["talker_a.safetensors"] == "three"
+    assert {*readers(calls)} - {"0"} == {"1"}  # heart is read in the background
+    assert not [call for call in calls if "speaker_weight" in call or ".train_speakers " in call]
+    trained = [call for call in calls if "data.speakers" in call]
+    assert all('data.speakers=["heart", "michael"]' in call for call in trained)
+    [talker] = talker_calls(calls)  # in its own part alone
+    assert "train_talker.speakers" not in talker
+
+
 def test_ended_training_of_decoder_continues_in_next_part(tmp_path: Path) -> None:
     assert sit(tmp_path, "codec")[0] == 0
     assert sit(tmp_path, "decoder", "gan", GAN="170")[0] == 0

@@ -77,6 +77,7 @@ _AFTER_NUMBERS = {"fl": "floor", "min": "minute", "pp": "pages"}  # after `34th`
 _BEFORE_NAMES = frozenset(("by", "from", "with"))
 _BEFORE_STREETS = frozenset(("at", "near", "of", "on", "onto", "to"))
 _NOT_NAMES = word_set("not_before_initials")
+_SPECIES = word_set("species")  # after an initial: "E. coli"
 # Words that begin a sentence more often than they are part of a name.
 _SENTENCE_STARTERS = word_set("sentence_starters")
 
@@ -234,7 +235,7 @@ def _with_stop(reader: TokenReader, words: str, token: Token) -> Reading:
 
 
 def _read_initial(reader: TokenReader, token: Token) -> Reading | None:
-    """`J. R. Tolkien`, `John F. Kennedy`: remove the full stop."""
+    """`J. R. Tolkien`, `John F. Kennedy`, `E. coli`: remove the full stop."""
     before, following = reader.before, reader.token(1)
     if following is None or token.trail != "." or "\n" in following.space:
         return None
@@ -246,6 +247,8 @@ def _read_initial(reader: TokenReader, token: Token) -> Reading | None:
     )
     if token.core in "NESW" and _ORDINAL.fullmatch(following.core):
         return Reading(token.core, trail="")  # "N. 5th St."
+    if following.core in _SPECIES:
+        return Reading(token.core, trail="")
     is_name = is_capitalised(following)
     is_first = before is not None and (
         before.core.lower() in _BEFORE_NAMES

@@ -16,6 +16,7 @@
 #   roofline   every kernel against the memory bandwidth
 #   memory     device memory of one stream
 #   start      a new process to its first audio, cold and warm, 0.6B
+#   first_calls equal speech and weights in the first calls of 26 new processes with 1,000 slots, 0.6B
 #   audible    the first audible sample after a silent start, in process and over HTTP
 #   official   ms per frame, compared with the official code (wheels in carry/official, scripts/official/README.md)
 #   sanitize   compute-sanitizer (benchmarks/sanitize.sh)
@@ -138,6 +139,10 @@ run_stage() {
     start)
       figures 180 start-0.6B "cold|warm|parts" benchmarks/start.py 0.6B-CustomVoice \
         --backends auto cuda_graph:64 cuda_graph:1000
+      ;;
+    first_calls)
+      figures 170 first-calls-0.6B "^run|processes|not compared|kernel log|NVRM|Xid" benchmarks/first_calls.py \
+        0.6B-CustomVoice --backend cuda_graph --streams 1000 --runs 25 --digest-loaded 8 --seconds 130
       ;;
     audible) figures 90 audible silent benchmarks/audible.py 0.6B-CustomVoice 1.7B-CustomVoice ;;
     official)

@@ -10,8 +10,8 @@ export PYTHONUNBUFFERED=1 PYTHONPATH=src${PYTHONPATH:+:$PYTHONPATH} PYTORCH_NO_C
 out=${OUT:-build/gpu}
 
 declare -A parts=(
-  [memcheck]="megakernel fused half wide memory"
-  [racecheck]="megakernel known fused half race named elected"
+  [memcheck]="megakernel fused half hopper wide memory"
+  [racecheck]="megakernel known fused half hopper race named elected"
 )
 runs=() # tool, part, seconds
 for check in ${SANITIZE_TOOLS:-memcheck racecheck}; do
@@ -65,7 +65,7 @@ fi
 python3 scripts/make_tiny_checkpoints.py "$work/tiny" > /dev/null
 # Without the tool first: it compiles the kernels, and shows that the runs themselves work.
 for part in $(for run in "${runs[@]}"; do echo "$run"; done | awk '{print $2}' | sort -u); do
-  case $part in megakernel | known | fused | half | wide) ;; *) continue ;; esac
+  case $part in megakernel | known | fused | half | hopper | wide) ;; *) continue ;; esac
   timeout 90 python3 benchmarks/sanitized.py "$part" "$work/tiny" > "$work/plain-$part" 2>&1 &
 done
 wait
@@ -74,6 +74,8 @@ port=49152
 sanitize() { # tool, part, seconds, port
   local log=$work/$1-$2.log size= limit=$3
   local kernels='^[a-z_]+_kernel$'
+  [ "$2" = hopper ] && kernels='^(attend_[a-z]+|add_and_normalise|wgmma_[a-z]+)$'
+  [ "$1 $2" = "racecheck hopper" ] && kernels='^(attend_[a-z]+|add_and_normalise)$' # the others use mbarriers
   [ "$2" = wide ] && kernels='^(product|paired|unit)_[0-9]+$'
   [[ $2 = megakernel || $2 = known ]] && kernels='^(talker|predictor)_kernel$'
   [ "$1" = racecheck ] && size=small

@@ -18,12 +18,14 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
+from cuda_kernels import watched_launches
 from shapes import load_configs, random_module
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
@@ -36,6 +38,10 @@ from vivace.backends.cuda_graph.codec.checks import random_unit
 from vivace.backends.cuda_graph.codec.operands import ColumnParameters, Outputs
 from vivace.backends.cuda_graph.codec.product import SHAPES, WideProduct, load_products
 from vivace.backends.cuda_graph.codec.unit import MAX_DILATION, TAPS, WideUnit, load_kernels
+from vivace.backends.cuda_graph.layers import product_wgmma
+from vivace.backends.cuda_graph.layers.attention_cuda import FRAME_KERNELS
+from vivace.backends.cuda_graph.layers.product_wgmma import GATED, SPLIT, WgmmaProducts
+from vivace.backends.cuda_graph.layers.tiles import NUM_PARTS
 from vivace.backends.megakernel import kernel
 from vivace.backends.megakernel.backend import MegakernelBackend
 from vivace.backends.megakernel.kernel import architecture_of
@@ -109,6 +115,10 @@ KNOWN = {  # in the megakernel's source
         barrier_init(shared_address(shared.syncs + n), n == 1 ? COMPUTING : ROW_THREADS);""",
 }
 
+LAYER_KERNELS = {  # of attention_cuda.cu and product_wgmma.cu
+    *(*FRAME_KERNELS, "attend_slots"),
+    *("wgmma_gated", "wgmma_parts", "add_and_normalise"),
+}
 PRODUCTS = {  # of aten; with inference mode some are seen before they are taken apart
     *("linear", "matmul", "mm", "addmm", "bmm", "baddbmm", "einsum"),
     *("scaled_dot_product_attention", "convolution", "conv1d", "conv_transpose1d"),
@@ -196,6 +206,58 @@ def run_fused(tiny: Path, name: str, precision: CodecPrecision, is_small: bool) 
     speak(backend, [10, 60, *[12] * 16], 1 if is_small else 2, renders=True)
 
 
+def run_hopper(tiny: Path, is_small: bool) -> None:
+    """The CUDA kernels of the layers: released widths and 64 rows, then every tile size.
+
+    The talker has two layers, the predictor one. In a full run the keys of a slot fill two spans.
+    """
+    raw, _ = load_configs("1.7B-CustomVoice")
+    small, codec_config = load_configs(str(tiny / "custom_voice"))
+    raw |= {name: each for name, each in small.items() if name.endswith("token_id")}
+    raw["talker_config"]["text_vocab_size"] = small["talker_config"]["text_vocab_size"]
+    raw["talker_config"]["num_hidden_layers"] = 2
+    raw["talker_config"]["code_predictor_config"]["num_hidden_layers"] = 1
+    model = random_module(Qwen3TTS, parse_model_config(raw), CUDA, torch.bfloat16)
+    codec = random_module(Codec, codec_config, CUDA, torch.float32)
+    codec.fold()
+    kernels = product_wgmma.load_products(CUDA)
+    assert kernels is not None
+    backend = CudaGraphBackend(
+        model, codec, max_streams=40, max_frames=64, layers="fused", codec_precision="float32",
+        is_capturing=False,
+    )  # fmt: skip
+    with all_launched(LAYER_KERNELS):
+        lengths = [10, 60 if is_small else 300, *[12] * 38]
+        speak(backend, lengths, 1 if is_small else 2, renders=False)
+    if not is_small:
+        run_layer_products(kernels)
+
+
+@contextmanager
+def all_launched(wanted: set[str]) -> Iterator[None]:
+    """Fail if one of these kernels is not launched."""
+    missing = set(wanted)
+
+    def watch(name: str, _: dict[str, Any], launch: Callable[[], Any]) -> Any:
+        missing.discard(name)
+        return launch()
+
+    with watched_launches(watch):
+        yield
+    assert not missing, f"not launched: {', '.join(sorted(missing))}"
+
+
+def run_layer_products(kernels: WgmmaProducts) -> None:
+    """Every tile size, with rows that do not fill the last tile."""
+    for is_gated, choices in ((True, GATED), (False, SPLIT)):
+        for cut in {cut for *_, cut in choices if cut is not None}:
+            x = torch.randn(200, 512, device=CUDA).bfloat16()
+            weight = torch.randn(3 * cut.columns * (1 + is_gated), 512, device=CUDA).bfloat16()
+            out = torch.empty(NUM_PARTS, 200, 3 * cut.columns, device=CUDA)
+            kernels.multiply(cut, x, weight, out[0].bfloat16() if is_gated else out)
+    torch.cuda.synchronize()
+
+
 def run_wide(is_small: bool) -> None:
     """The codec's kernels for many rows: both units, and every product with streams to spare."""
     run_units()
@@ -245,6 +307,7 @@ PARTS: dict[str, Callable[[Path, bool], None]] = {
     "known": run_known,
     "fused": lambda tiny, is_small: run_fused(tiny, "custom_voice", "split", is_small),
     "half": lambda tiny, is_small: run_fused(tiny, "custom_voice_projected", "half", is_small),
+    "hopper": run_hopper,
     "wide": lambda _, is_small: run_wide(is_small),
     "memory": lambda *_: run_control(CONTROL, 2**20),
     "race": lambda *_: run_control(CONTROL),

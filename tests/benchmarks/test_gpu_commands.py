@@ -79,7 +79,7 @@ def test_tile_sweep_command(run: Run, tmp_path: Path, monkeypatch: pytest.Monkey
     assert row["us"]
 
 
-@pytest.mark.parametrize("part", ["megakernel", "fused", "half", "wide"])
+@pytest.mark.parametrize("part", ["megakernel", "fused", "half", "hopper", "wide"])
 def test_sanitized_command(
     part: str, run: Run, tiny_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

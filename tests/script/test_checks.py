@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.support.tiny import Tiny
@@ -26,6 +28,7 @@ from vivace.script.text_settings import TextSettings
 from vivace.speech import MAX_INSTRUCT_CHARS
 from vivace.text.lexicon import Lexicon
 from vivace.text.pipeline import MAX_TEXT_CHARS
+from vivace.voices.voice import Voice
 
 Check = Callable[..., None]
 
@@ -84,7 +87,7 @@ def test_live_text_by_words_cannot_be_laid_out_whole(check: Check, live: str | N
         ({"on_unsupported": "guess"}, "on_unsupported"),
         ({"text_layout": "half"}, "text_layout"),
         ({"language": 5}, "language must be a string, not int"),
-        ({"normalize": "yes"}, "normalize"),
+        ({"normalize": "yes", "language": "english"}, "normalize"),
         ({"voice": 5}, "voice must be a preset's name or a Voice, not int"),
         ({"language": "german", "normalize": True}, "no rules for the language 'german'"),
     ],
@@ -145,3 +148,28 @@ def test_letter_error_names_a_checkpoint_only_if_one_reads_the_letter(
     released = checker("custom_voice").letter_error("ש")
     assert "no released checkpoint reads it" in str(released)
     assert "load" not in str(checker("custom_voice").letter_error("你"))
+
+
+def test_cloning_needs_a_voice_of_the_checkpoint(
+    checker: Callable[[str], RequestChecker],
+) -> None:
+    base = checker("base")
+    base.require_cloning("clone")
+    width = base._config.talker_config.hidden_size
+    voice = Voice(name="me", speaker=np.ones(width, np.float32))
+    base.check(Request(text="Hello.", voice=voice, options=SpeechOptions()))
+    wide = Voice(name="me", speaker=np.ones(width + 1, np.float32))
+    with pytest.raises(RequestError, match=str(width + 1)):
+        base.check(Request(text="Hello.", voice=wide, options=SpeechOptions()))
+    codes = np.full((4, base._config.talker_config.num_code_groups), 10**6)
+    with pytest.raises(RequestError, match="1000000"):
+        base.settle_voice(dataclasses.replace(voice, ref_codes=codes, ref_text="Hello."))
+
+
+def test_instruct_is_returned_only_by_a_checkpoint_that_follows_it(
+    checker: Callable[[str], RequestChecker],
+) -> None:
+    assert checker("voice_design").check_follows("Softly.") == "Softly."
+    assert checker("base").check_follows(None) is None
+    with pytest.raises(UnsupportedRequestError, match=r"1\.7B-CustomVoice"):
+        checker("base").check_follows("Softly.")

@@ -73,6 +73,12 @@ def test_longer_pause_remains_where_an_utterance_was_left_out() -> None:
     assert [part.seconds for part in parts if isinstance(part, Pause)] == [3.0]
 
 
+def test_verbatim_text_passes_no_stage(open_script: Open) -> None:
+    text = "**Hello**  (there) [pause 1s]…  "
+    script = open_script(text, verbatim=True, clean=True)
+    assert parts_of(script) == [text]
+
+
 @pytest.mark.parametrize("max_chars", [None, 300, 24])
 def test_verbatim_text_that_fits_is_one_utterance(max_chars: int | None) -> None:
     text = "Hello  there.\n\nGoodbye. "

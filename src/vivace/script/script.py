@@ -176,7 +176,5 @@ def plan_parts(text: str, reader: PartReader) -> list[str | Pause]:
 
 def split_verbatim(text: str, options: ScriptOptions) -> list[str | Pause]:
     """Every character of the text, in several utterances only if it is long."""
-    if options.max_chars is None or len(text) <= options.max_chars:
-        return [text]
     events = WholeTextPacker(options).finish(text)
     return [seam(options, one) if isinstance(one, Cut) else one for one in events] or [text]

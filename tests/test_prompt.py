@@ -197,3 +197,18 @@ def test_preset_with_capitals_is_found(config: ModelConfig) -> None:
         prompt = build_prompt(derived, [1], role_ids=ROLE, layout="whole", preset=name)
         assert 100 in first_codes(prompt.codes)
         assert talker.codec_language_id["sichuan_dialect"] in first_codes(prompt.codes)
+
+
+def test_printed_rows_show_the_speaker_and_the_first_codes(config: ModelConfig) -> None:
+    reference = SpokenReference(text_ids=[20], codes=np.arange(32).reshape(2, 16))
+    prompt = build_prompt(
+        config, [10], role_ids=ROLE, layout="streamed", reference=reference,
+        speaker=np.ones(config.talker_config.hidden_size, np.float32),
+    )  # fmt: skip
+    rows = [line.split() for line in str(prompt).splitlines()[1:-1]]
+    assert [row[2] for row in rows].count("speaker") == 1
+    assert rows[0][2] == "-"  # a row of the role has no codes
+    assert [row[2:7] for row in rows[-2:]] == [
+        ["0", "1", "2", "3", "…"],
+        ["16", "17", "18", "19", "…"],
+    ]

@@ -67,3 +67,16 @@ def test_live_text_begins_with_the_first_own_letters_in_any_pieces() -> None:
 )
 def test_sentences_of_foreign_letters_leave_no_signs(text: str, spoken: str) -> None:
     assert plan_parts(text, open_reader(ENGLISH, "whole")) == [spoken]
+
+
+@pytest.mark.parametrize("packing", ["whole", "sentences", "words"])
+@pytest.mark.parametrize("skips", [True, False])
+def test_foreign_letter_is_an_error_unless_letters_are_skipped(packing: str, skips: bool) -> None:
+    options = ScriptOptions(packing=packing, max_chars=300)  # type: ignore[arg-type]
+    reader = PartReader(options, ENGLISH, RequestError, skips_letters=skips)
+    reader.finish("Hello Привет. Bye.")
+    while (part := reader.next_part()) is not None:
+        if isinstance(part, UtteranceText):
+            part.take_all()
+    assert reader.skipped == ["Привет"]
+    assert str(reader.error) == ("None" if skips else "П")

@@ -287,7 +287,7 @@ def test_decoders_of_last_minutes_are_averaged(tmp_path: Path) -> None:
     assert folders[-5:] == ["codec", "0013", "0014", "0015", "mean"]
 
 
-def test_decoder_may_be_trained_into_the_next_part(tmp_path: Path) -> None:
+def test_training_of_decoder_continues_beyond_its_part(tmp_path: Path) -> None:
     assert sit(tmp_path, "codec")[0] == 0
     hold = tmp_path / "work" / "hold"
     hold.touch()
@@ -319,7 +319,7 @@ def test_without_cloning_presets_are_trained_alone(tmp_path: Path) -> None:
     assert "train_talker.speakers" not in talker
 
 
-def test_ended_training_of_decoder_continues_in_next_part(tmp_path: Path) -> None:
+def test_interrupted_training_of_decoder_restarts_in_next_part(tmp_path: Path) -> None:
     assert sit(tmp_path, "codec")[0] == 0
     assert sit(tmp_path, "decoder", "gan", GAN="170")[0] == 0
     status, back, calls = sit(tmp_path, "talker")

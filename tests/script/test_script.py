@@ -73,7 +73,7 @@ def test_longer_pause_remains_where_an_utterance_was_left_out() -> None:
     assert [part.seconds for part in parts if isinstance(part, Pause)] == [3.0]
 
 
-def test_verbatim_text_passes_no_stage(open_script: Open) -> None:
+def test_verbatim_text_is_not_changed(open_script: Open) -> None:
     text = "**Hello**  (there) [pause 1s]…  "
     script = open_script(text, verbatim=True, clean=True)
     assert parts_of(script) == [text]
